@@ -291,6 +291,8 @@ def _decoder() -> msgpack.Decoder[tuple[Report, Places]]:
     return msgpack.Decoder(tuple[Report, Places])
 
 
+WAIT = 600.0
+"""Seconds to wait for another process that reads the same file; then the file is read without waiting."""
 _LOCKS = 64
 """Lock files of each kind: few, as they are never removed; files with the same one wait for each other."""
 
@@ -304,29 +306,34 @@ def is_inside(path: str, root: str) -> bool:
 
 
 @contextmanager
-def take_turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True once it is this process's turn to read ``path``: call it until then.
-    Never hold two turns of one ``kind``. A turn ends with its process, however the process ends.
+def take_turn(
+    home: str | None, path: str, deep: bool, kind: str = "", give_up: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Wait until it is this process's turn to read ``path``, at most WAIT or until ``give_up``; it ends with
+    the process, however that ends. Never hold two turns of one ``kind``.
 
     Deep checks have locks of their own, so that a check of a header never waits for a process that reads a
     whole file. If locks are impossible, or ``home`` is None, it is always this process's turn.
     """
     fd, flags = None, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     name = f"{kind}{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
+    until, pause = time.monotonic() + WAIT, 0.002
     with suppress(OSError):
         fd = None if home is None else os.open(os.path.join(home, name), flags, 0o600)
-    if fd is None:
-        yield lambda: True
-        return
-
-    def is_ours() -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:  # any other error: a file system without locks
-            return not isinstance(e, BlockingIOError)
-        return True
-
     try:
-        yield is_ours
+        while fd is not None and _is_locked(fd) and time.monotonic() < until and not give_up():
+            time.sleep(pause)
+            pause = min(1.5 * pause, 0.1)
+        yield
     finally:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)
+
+
+def _is_locked(fd: int) -> bool:
+    """Return True if another process has the lock; else take it, unless its file system has none."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        return isinstance(e, BlockingIOError)
+    return False

@@ -180,11 +180,9 @@ class Computed:
 def _combine_feeds(s: Sum, outcomes: Outcomes, *, complete: bool) -> Outcome | None:
     """Return a sum's first error, or its computed value from the outcomes of its feeds if all are here."""
     total, waiting = 0, deque(sorted(outcomes, key=lambda outcome: (outcome[0].piece, outcome[0].start)))
-    empty = (p for p in s.pieces if isinstance(p, Deflated) and not p.length)
-    errors = [InflateError(f"inflates to 0 bytes of the {p.size} it declares") for p in empty]
-    errors += [got for _, got in waiting if isinstance(got, InflateError)]
-    if errors or not complete:
-        return errors[0] if errors else None
+    error = next((got for _, got in waiting if isinstance(got, InflateError)), None)
+    if error is not None or not complete:
+        return error
     if not isinstance(s.hash, Crc):
         return outcomes[0][1]
     for j, piece in enumerate(s.pieces):
@@ -212,8 +210,8 @@ def _list_feeds(sums: Sequence[Sum], gaps: int) -> list[_Feed]:
     feeds = list[_Feed](_list_gaps(sums, gaps))
     for i, s in enumerate(sums):
         for j, p in enumerate(s.pieces if _is_plain(s) else ()):
-            if not isinstance(p, bytes) and p.length:
-                fixed = isinstance(p, Deflated) or not isinstance(s.hash, Crc)
+            fixed = isinstance(p, Deflated) or not isinstance(s.hash, Crc)
+            if not isinstance(p, bytes) and (p.length or fixed):
                 feeds.append(_Feed(p.offset, p.offset + p.length, i, j, fixed))
     return feeds
 
@@ -290,13 +288,16 @@ class _Reader:
         try:
             self._run(tasks, jobs if length >= INLINE else 1)
         finally:
-            left = Counter(feed.sum for batch in batches for feed in batch)
-            by_sum = defaultdict[int, Outcomes](list)
-            for feed, got in self._outcomes:
-                by_sum[feed.sum].append((feed, got))
-            for i, s in enumerate(self.sums):
-                if _is_plain(s):
-                    self.values[i] = _combine_feeds(s, by_sum[i], complete=len(by_sum[i]) == left[i])
+            self._combine(Counter(feed.sum for batch in batches for feed in batch))
+
+    def _combine(self, feeds: Counter[int]) -> None:
+        """Set the values of plain sums, each of which has so many ``feeds``."""
+        by_sum = defaultdict[int, Outcomes](list)
+        for feed, got in self._outcomes:
+            by_sum[feed.sum].append((feed, got))
+        for i, s in enumerate(self.sums):
+            if _is_plain(s):
+                self.values[i] = _combine_feeds(s, by_sum[i], complete=len(by_sum[i]) == feeds[i])
 
     def _read_held(self, gaps: int) -> bool:
         """Compute the values of a file in memory; return False for any other, a cut one, a deflated piece."""
@@ -366,6 +367,8 @@ class _Reader:
                         fed.append((feed, None if feed.sum < 0 else self._make_hash(feed)))
                     fed = [pair for pair in fed if self._feed(*pair, at, data)]
                     done, at = done + len(data), at + len(data)
+        for feed in waiting:  # of no bytes
+            self._feed(feed, self._make_hash(feed), feed.stop, b"")
 
     def _read_pieces(self, i: int) -> None:
         """Compute a sum whose pieces must be read one after the other."""

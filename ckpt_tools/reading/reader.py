@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,10 +31,6 @@ from ckpt_tools.storage.stalls import Rate, Stalled, run_aside
 from ckpt_tools.storage.urls import mirror_path, normalize, to_absolute
 
 T = TypeVar("T")
-WAIT = 600.0
-"""Seconds to wait for another process that reads the same file; then the file is read without waiting."""
-_PAUSE, _PAUSES = 0.002, 0.1
-"""Seconds between two looks at whether another process is done: at first, and at most."""
 _GONE = "it was listed and is not there any more: its checkpoint was removed while it was read"
 Fresh = tuple[T, bytes | None, Identity | None, bool]
 """An answer just made: its value, bytes to cache (None: nothing), the file's identity, and if it is bad."""
@@ -214,25 +210,16 @@ class Reader:
         if cache.max_age <= 0:
             return read()
         if (found := known()) is None:
-            deep = level > Level.STRUCTURE
-            with take_turn(cache.locks, path, deep) as is_ours:
-                found = self.await_turn(is_ours, deep, known) or known()
+            with self.turn(path, level):
+                found = known()
                 return read() if found is None else found
         return found
 
-    def await_turn(
-        self, is_ours: Callable[[], bool], deep: bool, known: Callable[[], T | None] = lambda: None
-    ) -> T | None:
-        """Wait for this process's turn, at most WAIT, or if ``deep`` until the budget is spent. Return the
-        answer of another process if it is ``known`` before, else None.
-        """
-        until, pause = time.monotonic() + WAIT, _PAUSE
-        while not is_ours() and time.monotonic() < until and not (deep and self.spent):
-            time.sleep(pause)
-            pause = min(1.5 * pause, _PAUSES)
-            if (found := known()) is not None:
-                return found
-        return None
+    def turn(self, path: str, level: Level, kind: str = "") -> AbstractContextManager[None]:
+        """Return a context in which no other process of this host reads the same; see ``take_turn``."""
+        cache, deep = self.cache, level > Level.STRUCTURE
+        home = cache.locks if cache is not None and cache.max_age > 0 else None
+        return take_turn(home, path, deep, kind, give_up=lambda: deep and self.spent)
 
 
 def recall(

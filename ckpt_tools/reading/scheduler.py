@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache import Seen, pack, take_turn, unpack
+from ckpt_tools.cache import Seen, pack, unpack
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats import Claim
 from ckpt_tools.inspection.check import inspect
@@ -256,10 +256,8 @@ def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> N
     # a few tell if an earlier run knew them; this also makes the directory where processes take turns
     if all(_knows(s, r) for r in wanted[:: max(1, len(wanted) // _SAMPLE)]):
         return
-    cache, deep = s.reader.cache, level > Level.STRUCTURE
     # The first of many processes of this host that ask about one tree reads it, while the others wait.
-    with take_turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
-        s.reader.await_turn(is_ours, deep)
+    with s.reader.turn(s.root, level, "tree-"):
         wanted = [r for r in wanted if not _knows(s, r)]
         if len(wanted) >= LEAST:
             with suppress(Stopped), engines.copies_here(jobs) as here:

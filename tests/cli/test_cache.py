@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from places import FORMAT_FILES
 from timed import lay, same_times
 
-from ckpt_tools import errors
+from ckpt_tools import cache, errors
 from ckpt_tools.api import latest, plan, verify
 from ckpt_tools.cache import Cache, Entry, is_inside, pack, take_turn, unpack
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -470,10 +470,9 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
 
 
 def test_waiting_has_an_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "WAIT", 0.05)
+    monkeypatch.setattr(cache, "WAIT", 0.05)
     os.makedirs(directory(os.environ), 0o700)
-    with take_turn(directory(os.environ), str(part(root)), True) as ours:
-        assert ours()
+    with take_turn(directory(os.environ), str(part(root)), True):
         assert asked(root).bytes_read > 2 * BIG
 
 
