@@ -238,29 +238,6 @@ def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
         end = stop
 
 
-def read_parts(
-    source: Source, offset: int, length: int, progress: Progress | None
-) -> Iterator[memoryview | bytes]:
-    """Yield ``length`` bytes from ``offset`` on, in parts, each valid until the next one is asked for. All
-    reads but the first begin at a page of the file. Raises ShortRead and OSError.
-    """
-    end, views = offset + length, getattr(source, "views", None)
-    if views is not None:  # the source has the bytes in memory
-        for part in views(offset, length):
-            yield part
-            if progress:
-                progress(len(part))
-        return
-    view = own_buffer()
-    while offset < end:
-        n = min(BUFFER - offset % BUFFER, end - offset)
-        source.readinto(offset, view[:n])
-        yield view[:n]
-        offset += n
-        if progress:
-            progress(n)
-
-
 class _Reader:
     """The pass over one file: reads the bytes that ``sums`` cover, and gives those of gaps to ``watch``.
     ``values`` has the value of each sum, None if the pass was stopped before.
@@ -320,6 +297,24 @@ class _Reader:
             self._advance(read)
         return True
 
+    def _read_parts(self, offset: int, length: int) -> Iterator[memoryview | bytes]:
+        """Yield ``length`` bytes from ``offset`` on, in parts, each valid until the next one is asked for.
+        Reads but the first begin at a page of the file. Raises ShortRead and OSError.
+        """
+        end, views = offset + length, getattr(self.source, "views", None)
+        if views is not None:  # the source has the bytes in memory
+            for part in views(offset, length):
+                yield part
+                self._advance(len(part))
+            return
+        view = own_buffer()
+        while offset < end:
+            n = min(BUFFER - offset % BUFFER, end - offset)
+            self.source.readinto(offset, view[:n])
+            yield view[:n]
+            offset += n
+            self._advance(n)
+
     def _advance(self, n: int) -> None:
         if self._ended:  # nobody waits for this any more, after Ctrl-C for one
             raise Stopped
@@ -358,7 +353,7 @@ class _Reader:
         waiting, fed = deque(feeds), list[tuple[_Feed, Hash | None]]()
         for start, stop in ranges:
             at = start
-            for part in read_parts(self.source, start, stop - start, self._advance):
+            for part in self._read_parts(start, stop - start):
                 done = 0
                 while done < len(part):
                     data = part[done : done + STEP - at % STEP]
@@ -381,7 +376,7 @@ class _Reader:
             if isinstance(piece, bytes):
                 running.update(piece)
             else:
-                for part in read_parts(self.source, piece.offset, piece.length, self._advance):
+                for part in self._read_parts(piece.offset, piece.length):
                     running.update(part)
         self.values[i] = running.digest()
 

@@ -128,29 +128,15 @@ class WorkedOut(Computed):
         parts = of.parts or (size,)
         what = "the checksum that the store keeps, from byte"
         ends = zip(accumulate(parts, initial=0), parts)  # noqa: B905 - the last is the end
-        self.parts = [Extent(at, length) for at, length in ends]
-        super().__init__(Sum(f"{what} {e.offset}", ASKED, (e,), e.offset, hash=make) for e in self.parts)
-
-    @property
-    def of_parts(self) -> list[bytes] | None:
-        """The checksums of the parts, of the whole if there are none; None if they were not all read."""
-        if (found := self.values) is None:
-            return None
-        return [_as_bytes(self.of.algorithm, v) if isinstance(v, int) else v for v in found]
+        super().__init__(Sum(f"{what} {at}", ASKED, (Extent(at, n),), at, hash=make) for at, n in ends)
 
     @property
     def value(self) -> bytes | None:
         """The checksum of the bytes; None if they were not all read."""
-        if (found := self.of_parts) is None:
+        if (found := self.values) is None:
             return None
-        return found[0] if self.of.whole else compute_composite(self.of.algorithm, found)
-
-    @property
-    def first_wrong(self) -> Extent | None:
-        """The first part of an upload with another checksum than the store keeps, None if none."""
-        stored = self.of.part_values if len(self.of.part_values) == len(self.parts) else ()
-        rows = zip(self.parts, self.of_parts or (), stored)  # noqa: B905 - few stores tell those of the parts
-        return next((part for part, value, other in rows if value != other), None)
+        values = [_as_bytes(self.of.algorithm, v) if isinstance(v, int) else v for v in found]
+        return values[0] if self.of.whole else compute_composite(self.of.algorithm, values)
 
 
 def choose_sum(stored: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -47,26 +48,12 @@ _NOT_READ = frozenset({"unreadable", "in-use", "wrong-key"})
 """Those of them with which an error may be none; with the others it is damage all the same."""
 
 
-def inspect(
-    path: str,
-    level: Level,
-    *,
-    expect: Sequence[str] = (),
-    claims: Sequence[Claim] = (),
-    jobs: int = 0,
-    progress: Progress | None = None,
-    require: Sequence[str] = (),
-    key: bytes | None = None,
-    explain: bool = False,
-    io: str = "auto",
-    again: bool = True,
-) -> tuple[Report, Anatomy]:
-    """Return the report and the anatomy of a file, read up to ``level`` with ``jobs`` threads; the other
-    parameters are those of ``Inspection``. A file in a store that looks broken is read ``again`` before the
-    report says so, unless the store's own checksum proves that the store has these bytes.
+def inspect(path: str, level: Level, *, again: bool = True, **how: Any) -> tuple[Report, Anatomy]:
+    """Return the report and the anatomy of a file, read up to ``level``; ``how`` are further fields of
+    ``Inspection``. A file in a store that looks broken is read ``again`` before the report says so, unless
+    the store's own checksum proves that the store has these bytes.
     """
-    make = partial(Inspection, path, level, expect, claims, progress, require, key, explain, io, jobs)
-    report, inspection = examine(make, again=again)
+    report, inspection = examine(partial(Inspection, path, level, **how), again=again)
     return report, inspection.anatomy
 
 

@@ -86,7 +86,6 @@ class Indexes:
         self.findings: dict[str, list[Finding]] = {}
         self.left_out: dict[str, list[str]] = {}
         self.read: dict[str, tuple[tuple[Claim, ...], Report, Mapping[str, Box], Identity | None]] = {}
-        self.bytes_read = 0
 
     def claims(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by the indexes and seals in its directory and above."""
@@ -187,12 +186,14 @@ class Indexes:
                     missing[name] = None
         if left_out:
             self.left_out[index] = left_out
-            if not missing and self.names_no_file(index):
+            if not missing:
                 found += self._say_none_there(index, left_out)
         self.findings[index] = [*found, *_say_missing(list(missing)), *_say_unfetched(elsewhere)]
 
     def _say_none_there(self, index: str, left_out: Sequence[str]) -> Iterator[Finding]:
-        """Yield findings on an index without any member: people think that it protects files here."""
+        """Yield findings on an index if no member is there: people think that it protects files here."""
+        if self._member_paths.get(index) or formats.names.placed(index) is not None:
+            return
         if formats.names.is_manifest(os.path.basename(index)):
             why = f"none of the {len(left_out):,} files that it lists is there: no file is compared with it"
             hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
@@ -211,10 +212,6 @@ class Indexes:
             self.unseen[home] = e.strerror or str(e)
             return []
 
-    def names_no_file(self, index: str) -> bool:
-        """Return True if none of the files that an index describes is there."""
-        return not self._member_paths.get(index) and formats.names.placed(index) is None
-
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
         """Return the anatomy of one file of an index, and the files that its claims rest on."""
         from ckpt_tools.inspection.check import inspect  # few trees have an index
@@ -222,7 +219,6 @@ class Indexes:
         opened = time.time_ns()
         report, anatomy = inspect(part.path, Level.STRUCTURE, claims=part.claims)
         identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
-        self.bytes_read += report.bytes_read
         if not part.above:
             self.read[part.path] = part.claims, report, anatomy.places, anatomy.identity
         if report.verdict is Verdict.UNKNOWN:

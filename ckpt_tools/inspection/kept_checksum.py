@@ -41,12 +41,7 @@ def find_difference(kept: WorkedOut) -> Finding | None:
     of, value = kept.of, kept.value
     if value is None or value == of.value:
         return None
-    name, first = NAMES[of.algorithm], kept.first_wrong
-    if first is not None:
-        what = f"{name} of bytes {first.offset:,} to {first.offset + first.length - 1:,}"
-        why = f"{what}, a part of its upload, is not what the store says"
-        return finding(NOT_KEPT, why, offset=first.offset)
-    kind = name if of.whole else f"{name} of the {len(of.parts):,} parts"
+    kind = NAMES[of.algorithm] + ("" if of.whole else f" of the {len(of.parts):,} parts")
     return finding(NOT_KEPT, f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0)
 
 
@@ -73,7 +68,7 @@ def say_not_kept(other: Finding) -> tuple[Finding, Finding]:
 
 def weigh_again(
     first: Report,
-    again: Report | None,
+    again: Report,
     progress: Progress | None,
     *,
     stopped: bool = False,
@@ -82,14 +77,14 @@ def weigh_again(
     """Return the report that two readings of an object give. Damage must be found both times, and the bytes
     must be ``as_kept`` by the store: unless that is known, all of them are read for its checksum.
 
-    ``again`` is None if the second reading has no report; ``stopped``: it ended before all was checked.
-    A cache in between may give the same wrong bytes each time, although the object is good.
+    ``stopped``: the second reading ended before all was checked. A cache in between may give the same wrong
+    bytes each time, although the object is good.
     """
-    first_findings, later_findings = set(first.findings), set(again.findings) if again else set()
+    first_findings, later_findings = set(first.findings), set(again.findings)
     is_alike = later_findings <= first_findings if stopped else later_findings == first_findings
-    if again is None or not (is_alike or again.verdict is Verdict.UNKNOWN):
+    if not (is_alike or again.verdict is Verdict.UNKNOWN):
         doubt = finding("unreadable", store.DIFFERENTLY, hint=_HINT)
-        return replace(again or first, verdict=Verdict.UNKNOWN, findings=(doubt,))
+        return replace(again, verdict=Verdict.UNKNOWN, findings=(doubt,))
     if as_kept or again.verdict is not Verdict.BROKEN:
         return again
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
@@ -18,8 +17,9 @@ from ckpt_tools.inspection.kept_checksum import Evidence, compare_with_seal
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import NO_METADATA, Level, Report
-from ckpt_tools.model.seal import NAMES, SealedFile, StoreChecksums
+from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.storage.stalls import do_each
 from ckpt_tools.storage.stores.store import Replaced
 from ckpt_tools.storage.stores.told import keeps_checksums
 from ckpt_tools.storage.urls import is_url
@@ -44,12 +44,12 @@ def prove(s: Session) -> None:
         text = f"{s.root} lies in no store that keeps checksums: nothing proves its files but their bytes"
         raise CannotLook(text, "leave --by-store out")
     wanted = list(_list_sealed(s))
-    with ThreadPoolExecutor(s.options.jobs or REQUESTS) as pool:
-        for f, report in zip(wanted, pool.map(partial(_judge, s.evidence), wanted), strict=True):
-            if isinstance(report, Report):
-                s.keep(report)
-            elif f.path not in s.indexes.known:  # those are read anyway
-                s.unproven[f.path] = report
+    reports = do_each(partial(_judge, s.evidence), wanted, s.options.jobs or REQUESTS)
+    for f, report in zip(wanted, reports, strict=True):
+        if isinstance(report, Report):
+            s.keep(report)
+        elif f.path not in s.indexes.known:  # those are read anyway
+            s.indexes.findings[f.path] = [report]
 
 
 def _list_sealed(s: Session) -> Iterator[_SealedInStore]:
@@ -79,16 +79,9 @@ def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
     if wrong:
         return _conclude(f, checksums.size, Verdict.BROKEN, *dict.fromkeys(wrong))
     if not any(comparison for _, comparison in found):
-        return finding("unproven-content", _explain_unproven(checksums))
+        why = "the store keeps no checksum, compared with its bytes, that a seal or manifest has as well"
+        return finding("unproven-content", why)
     return _conclude(f, checksums.size, Verdict.OK)
-
-
-def _explain_unproven(checksums: StoreChecksums) -> str:
-    """Return why no checksum that the store keeps of a file can be compared with its seals or manifests."""
-    if not checksums.sums or all(s.claimed for s in checksums.sums):
-        return "the store keeps no checksum of it that it has compared with its bytes"
-    names = dict.fromkeys(NAMES[s.algorithm] + ("" if s.whole else " of parts") for s in checksums.sums)
-    return f"the store keeps {', '.join(names)}, which cannot be compared with what is known of it"
 
 
 def _conclude(f: _SealedInStore, size: int, verdict: Verdict, *findings: Finding) -> Report:

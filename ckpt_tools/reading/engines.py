@@ -122,14 +122,12 @@ def is_single_threaded() -> bool:
 
 def _begin_copy() -> None:
     """Prepare a copy to read for its parent: without its handlers and limits, and to end when it ends."""
-    import resource
     from multiprocessing import parent_process
 
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our parent's business
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     stalls.drop_limit()
     gc.freeze()  # what this process was given lives as long as it does
     gc.set_threshold(_COLLECTED)
@@ -190,15 +188,11 @@ def _connect_dask(address: str) -> Iterator[Engine]:
         raise UsageError(f"{address!r} is not an address of a Dask scheduler: {e}", hint) from e
     except (OSError, TimeoutError) as e:
         raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e
-    known = 0
 
     def width() -> int:
-        nonlocal known
-        if client.status == "running":
-            # Errors of its comms have no common base; whether it is lost shows by its status.
-            with suppress(Exception):
-                known = sum(client.nthreads().values())
-        return known
+        with suppress(Exception):  # errors of its comms have no common base
+            return sum(client.nthreads().values()) if client.status == "running" else 0
+        return 0
 
     try:
         executor = client.get_executor(pure=False, retries=RETRIES)
@@ -210,12 +204,9 @@ def _connect_dask(address: str) -> Iterator[Engine]:
 def _connect_mpi() -> Iterator[Engine]:
     try:
         from mpi4py.futures import MPIPoolExecutor, _core
-    except ImportError:
-        hint = "pip install 'ckpt-tools[mpi]', and the system's MPI"
-        raise UsageError("--scheduler mpi needs mpi4py", hint) from None
-    except RuntimeError as e:
-        hint = "install the system's, such as Debian's openmpi-bin, or load its module"
-        raise UsageError(f"mpi4py finds no MPI: {e}", hint) from None
+    except (ImportError, RuntimeError) as e:  # no mpi4py, or no MPI
+        hint = "pip install 'ckpt-tools[mpi]', and install or load the system's MPI, such as openmpi-bin"
+        raise UsageError(f"--scheduler mpi needs mpi4py and an MPI: {e}", hint) from None
     if getattr(_core, "SharedPool", None) is None:
         text = "--scheduler mpi works inside mpirun and mpi4py.futures: one process asks, the others read"
         raise UsageError(text, MPIRUN)

@@ -95,7 +95,6 @@ class Session:
             bases |= {seal.path: base for seal, base in elsewhere.items()}
         same = (self.evidence.same,) if self.evidence is not None else ()
         self.indexes = Indexes(self.found.indexes, bases, *same)
-        self.unproven: dict[str, Finding] = {}  # files of which that shows nothing
         self.reports: dict[str, Report] = {}  # path -> the deepest report on it
         self.companions: list[Part] = []  # parts that each save writes over and that belong to none
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
@@ -243,11 +242,10 @@ class Session:
         if report.format not in (None, "seal"):
             if self.options.require_seal and not self.indexes.seals.claims(report.path):
                 more.append(finding("not-sealed", "no valid seal names this file"))
-            behind = self.indexes.indexes_of(report.path) if self.signatures is not None else ()
-            if self.signatures is not None and (why := self.signatures.why_not(report, behind)):
-                more.append(finding("signature-invalid", why))
-        if (unproven := self.unproven.get(report.path)) is not None:
-            more.append(unproven)
+            if self.signatures is not None:
+                behind = self.indexes.indexes_of(report.path)
+                if why := self.signatures.why_not(report, behind):
+                    more.append(finding("signature-invalid", why))
         return with_findings(report, more) if more else report
 
     def keep(self, report: Report) -> None:
@@ -269,7 +267,7 @@ class Session:
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
         """Return (layout, run) -> its checkpoints, in the order given."""
-        out: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
+        out = defaultdict[tuple[str, str], list[Checkpoint]](list)
         for c in checkpoints:
             out[c.layout, c.run].append(c)
         return out
