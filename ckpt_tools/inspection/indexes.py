@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ckpt_tools import formats
+from ckpt_tools.cache import Seen
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim, format_of
 from ckpt_tools.formats.seals.document import is_seal
@@ -18,8 +19,7 @@ from ckpt_tools.inspection.recognise import allow_by_name, gives_format
 from ckpt_tools.inspection.seals import Same, Seals
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.report import Box, Level, Report
-from ckpt_tools.storage import Identity
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage.listing import list_names
 from ckpt_tools.storage.retry import exists
 from ckpt_tools.storage.stalls import retry_call
@@ -41,7 +41,7 @@ def is_index(name: str) -> bool:
     )
 
 
-_Seen = tuple[str, str]
+_Source = tuple[str, str]
 """The path of a file that was read, and its identity as text; "" if it has just been changed."""
 
 
@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 
     path: str
     claims: tuple[Claim, ...] = ()
-    above: tuple[_Seen, ...] = ()
+    above: tuple[_Source, ...] = ()
 
 
 class Indexes:
@@ -59,7 +59,7 @@ class Indexes:
 
     ``known`` are the indexes among ``paths``; ``findings`` maps each index that was read to findings on its
     members, such as a path outside its directory, or a missing file.
-    ``read`` keeps the report on each index, with its claims, places and identity, so nobody reads it again.
+    ``read`` keeps the claims on each index, and the report, so nobody reads it again.
     ``unseen`` maps an index or member that could not be read to the reason; ``left_out`` maps an index to its
     optional members that are missing.
     """
@@ -85,7 +85,7 @@ class Indexes:
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
         self.left_out: dict[str, list[str]] = {}
-        self.read: dict[str, tuple[tuple[Claim, ...], Report, Mapping[str, Box], Identity | None]] = {}
+        self.read: dict[str, tuple[tuple[Claim, ...], Seen]] = {}
 
     def claims(self, path: str) -> tuple[Claim, ...]:
         """Return the claims on a file by the indexes and seals in its directory and above."""
@@ -212,7 +212,7 @@ class Indexes:
             self.unseen[home] = e.strerror or str(e)
             return []
 
-    def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
+    def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Source, ...]]:
         """Return the anatomy of one file of an index, and the files that its claims rest on."""
         from ckpt_tools.inspection.check import inspect  # few trees have an index
 
@@ -220,7 +220,7 @@ class Indexes:
         report, anatomy = inspect(part.path, Level.STRUCTURE, claims=part.claims)
         identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
         if not part.above:
-            self.read[part.path] = part.claims, report, anatomy.places, anatomy.identity
+            self.read[part.path] = part.claims, Seen(report, anatomy.places, anatomy.identity)
         if report.verdict is Verdict.UNKNOWN:
             why = next((f.message for f in report.findings if f.code in NOT_SEEN), "")
             if why:

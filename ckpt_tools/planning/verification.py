@@ -129,9 +129,7 @@ class Verifier(NamedTuple):
 
             prove(s)
         if self.sample is not None:
-            from ckpt_tools.reading.sampling import Sampling
-
-            Sampling(self.sample, s, cache).read(self.level)
+            self.sample.read(s, cache)
         else:
             prefetch(s, s.parts, depth, bare=True, engine=self.engine)
         for part in s.parts:

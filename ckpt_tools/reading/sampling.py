@@ -100,76 +100,73 @@ class Asked:
             return ""
         return "--budget ran out before any file had been read to its end: give more time"
 
-
-class Sampling:
-    """The sampling of one root, for an ``Asked``."""
-
-    def __init__(self, asked: Asked, s: Session, cache: Cache | None) -> None:
-        self.asked, self.s, self.reader, self.cache = asked, s, s.reader, cache
-        self.now_ns, self.begun = time.time_ns(), False
-
-    def read(self, level: Level) -> None:
-        """Have a report ready on every file; on files not picked, or without time left, one on structure."""
-        s, files = self.s, self._find_files(level)
-        self.asked.files += files
-        picked = self.asked.pick(files, self.now_ns)
+    def read(self, s: Session, cache: Cache | None) -> None:
+        """Have a report ready on every file below a root; on files not picked, or without time left, one on
+        structure. ``cache`` remembers when files were read.
+        """
+        reader, files, now_ns = s.reader, _find_files(s, cache), time.time_ns()
+        self.files += files
+        picked = self.pick(files, now_ns)
         s.bytes_total = s.bytes_done + sum(f.request.size for f in picked)
         wanted = {f.home for f in picked}
-        if self.asked.max_duration is not None:  # else in their order: an index may add up over several
+        if self.max_duration is not None:  # else in their order: an index may add up over several
             files = [*picked, *(f for f in files if f.home not in wanted)]
-        for f in files:
-            if f.home in wanted and not self.reader.spent:
-                self._check(f)
-            else:
-                self._read_file(f, Level.STRUCTURE)
-            if not f.done:
-                self.reader.partial.add(f.request.path)
-        self.asked.stopped = self.asked.stopped or not all(f.done for f in picked)
-
-    def _find_files(self, level: Level) -> list[File]:
-        """Return the files that have contents, with the times of earlier runs."""
-        s, base = self.s, self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
-        files = list[File]()
-        for r in unknown_requests(s, s.parts, level, bare=True):
-            if r.size <= 0:
-                continue
-            f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
-            files.append(f)
-            for question in (_QUESTION, self.reader.question(r.expect, s.indexes.sources_digest(r.path))):
-                if recalled := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
-                    entry = recalled[0]
-                    checked = int(entry.data or 0) if question is _QUESTION else entry.seen_ns
-                    f.checked, f.tried = max(f.checked, checked), max(f.tried, entry.seen_ns)
-                    f.damaged = f.damaged or entry.bad
-        return files
-
-    def _read_file(self, f: File, level: Level) -> Seen:
-        """Read a file, and prefetch the result as the report on its contents, whatever its level."""
-        began, path = time.time_ns(), f.request.path
-        report, anatomy = self.reader.read(path, level, f.request.expect, f.request.claims)
-        identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(began) else None
-        seen = Seen(report, anatomy.places, identity)
-        self.reader.prefetched[path] = Level.CONTENT, seen
-        return seen
-
-    def _check(self, f: File) -> None:
-        """Read a file's contents, and store when. A file that took all the time there was counts as tried."""
-        began = time.time_ns()
-        if not self.begun:
-            self.begun, f.tried = True, self.now_ns
+        if picked and not reader.spent:  # a file that takes all the time there is counts as tried
+            picked[0].tried = now_ns
             with suppress(OSError):  # what is wrong with it is said when it is read
-                self._store(f, Identity.of(status(f.request.path)), began)
-        seen = self._read_file(f, Level.CONTENT)
-        f.done, f.damaged = not self.reader.stopped, seen.report.verdict is Verdict.BROKEN
-        if f.done:
-            f.checked = f.tried = self.now_ns
-        if f.done or f.damaged:
-            self._store(f, seen.identity, began)
+                _store(cache, picked[0], Identity.of(status(picked[0].request.path)), now_ns)
+        for f in files:
+            if f.home in wanted and not reader.spent:
+                _check(s, cache, f, now_ns)
+            else:
+                _read_file(s, f, Level.STRUCTURE)
+            if not f.done:
+                reader.partial.add(f.request.path)
+        self.stopped = self.stopped or not all(f.done for f in picked)
 
-    def _store(self, f: File, identity: Identity | None, began: int) -> None:
-        """Put a file's times into the cache, if nobody has written to it since ``began`` (ns)."""
-        if self.cache is not None and identity is not None and identity.settled(began):
-            data = b"" if f.damaged else str(f.checked).encode()
-            # if it is damaged, this replaces what an earlier run said of it
-            entry = Entry(data, int(Level.CONTENT), f.tried, f.damaged)
-            self.cache.put(f.request.path, _QUESTION, identity, entry)
+
+def _find_files(s: Session, cache: Cache | None) -> list[File]:
+    """Return the files that have contents, with the times of earlier runs."""
+    base = s.root if s.found.tree else os.path.dirname(s.root)
+    files = list[File]()
+    for r in unknown_requests(s, s.parts, Level.CONTENT, bare=True):
+        if r.size <= 0:
+            continue
+        f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
+        files.append(f)
+        for question in (_QUESTION, s.reader.question(r.expect, s.indexes.sources_digest(r.path))):
+            if recalled := recall(cache, r.path, question, Level.CONTENT, ever=True):
+                entry = recalled[0]
+                checked = int(entry.data or 0) if question is _QUESTION else entry.seen_ns
+                f.checked, f.tried = max(f.checked, checked), max(f.tried, entry.seen_ns)
+                f.damaged = f.damaged or entry.bad
+    return files
+
+
+def _read_file(s: Session, f: File, level: Level) -> Seen:
+    """Read a file, and prefetch the result as the report on its contents, whatever its level."""
+    began, path = time.time_ns(), f.request.path
+    report, anatomy = s.reader.read(path, level, f.request.expect, f.request.claims)
+    identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(began) else None
+    seen = Seen(report, anatomy.places, identity)
+    s.reader.prefetched[path] = Level.CONTENT, seen
+    return seen
+
+
+def _check(s: Session, cache: Cache | None, f: File, now_ns: int) -> None:
+    """Read a file's contents, and store when."""
+    began = time.time_ns()
+    seen = _read_file(s, f, Level.CONTENT)
+    f.done, f.damaged = not s.reader.stopped, seen.report.verdict is Verdict.BROKEN
+    if f.done:
+        f.checked = f.tried = now_ns
+    if f.done or f.damaged:
+        _store(cache, f, seen.identity, began)
+
+
+def _store(cache: Cache | None, f: File, identity: Identity | None, began: int) -> None:
+    """Put a file's times into the cache, if nobody has written to it since ``began`` (ns)."""
+    if cache is not None and identity is not None and identity.settled(began):
+        data = b"" if f.damaged else str(f.checked).encode()
+        # if it is damaged, this replaces what an earlier run said of it
+        cache.put(f.request.path, _QUESTION, identity, Entry(data, int(Level.CONTENT), f.tried, f.damaged))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache import Cache, Seen
+from ckpt_tools.cache import Cache
 from ckpt_tools.discovery.exclude import Excluded, drop_copies, find_put_away, find_repaired
 from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
 from ckpt_tools.discovery.seals import read_key, read_tracker
@@ -33,7 +33,7 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.paths import names
-from ckpt_tools.storage.stalls import Stalled, run_aside
+from ckpt_tools.storage.stalls import run_aside
 from ckpt_tools.storage.urls import is_url, normalize, to_absolute
 
 if TYPE_CHECKING:
@@ -203,10 +203,10 @@ class Session:
         """Return True if a report is prefetched, maybe just now from an index read for its members."""
         ready = self.reader.prefetched
         if level is Level.STRUCTURE and (read := self.indexes.read.pop(path, None)) is not None:
-            by, report, boxes, identity = read
+            by, seen = read
             plain = not (self.options.require or self.options.explain or self.reader.key)
-            if plain and by == claims and report.format in (expect or (report.format,)):
-                ready[path] = level, Seen(report, boxes, identity)
+            if plain and by == claims and seen.report.format in (expect or (seen.report.format,)):
+                ready[path] = level, seen
         return path in ready and ready[path][0] is level
 
     def inspect(
@@ -368,17 +368,14 @@ def report_unread(
 def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
     """Return everything below the root; a store is asked for a new list. Raise CannotLook."""
     excluded, hear = Excluded(options.exclude), getattr(options.progress, "listing", None)
-    if is_url(url := to_absolute(root)):
-        from ckpt_tools.storage.stores.mounts import refresh
-
-        try:
-            run_aside(refresh, url)
-        except OSError as e:
-            raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror}") from e
     try:
+        if is_url(url := to_absolute(root)):
+            from ckpt_tools.storage.stores.mounts import refresh
+
+            run_aside(refresh, url)
         return run_aside(discover, root, layouts, listing=listing, excluded=excluded, hear=hear)
-    except Stalled as e:
-        raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
+    except OSError as e:
+        raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror or e}") from e
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:
