@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from operator import attrgetter
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckpt_tools.checksum.combine import Crc
@@ -121,7 +121,7 @@ def mismatches(
     """
     share = getattr(source, "share", None)  # a store has other limits than this machine
     jobs = int(share(jobs)) if share is not None else jobs or default_jobs()
-    reader, stopped = _Reader(source, sums, watch or (lambda *_: None), progress), None
+    reader, stopped = _Reader(source, sums, [None] * len(sums), watch or (lambda *_: None), progress), None
     try:
         reader.read(source.size if gaps else 0, jobs)
     except Stopped as e:
@@ -238,16 +238,18 @@ def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
         end = stop
 
 
-class _Reader:
+class _Reader(Struct):
     """The pass over one file: reads the bytes that ``sums`` cover, and gives those of gaps to ``watch``.
-    ``values`` has the value of each sum, None if the pass was stopped before.
+    ``values`` gets the value of each sum; None stays if the pass was stopped before.
     """
 
-    def __init__(self, source: Source, sums: Sequence[Sum], watch: Watch, progress: Progress | None) -> None:
-        self.source, self.sums, self.watch, self.progress = source, sums, watch, progress
-        self.values: list[Outcome | None] = [None] * len(sums)
-        self._outcomes = Outcomes()  # of feeds, in any order: threads add to it
-        self._ended = False
+    source: Source
+    sums: Sequence[Sum]
+    values: list[Outcome | None]
+    watch: Watch
+    progress: Progress | None
+    _outcomes: Outcomes = field(default_factory=list)  # of feeds, in any order: threads add to it
+    _ended: bool = False
 
     def read(self, gaps: int, jobs: int) -> None:
         """Compute the values; read also the gaps below byte ``gaps``. Raises Stopped if ``progress`` does."""
@@ -293,8 +295,8 @@ class _Reader:
         for e in uncovered:
             self.watch(e.offset, whole[e.offset : e.offset + e.length])
         source.count(read := sum([stop - start for start, stop, _ in ranges]))
-        if read:
-            self._advance(read)
+        if read and self.progress:
+            self.progress(read)
         return True
 
     def _read_parts(self, offset: int, length: int) -> Iterator[memoryview | bytes]:
