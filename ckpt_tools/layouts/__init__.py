@@ -29,17 +29,17 @@ ORDER = (
     "megatron.MS_SWIFT",  # before Megatron-core, whose directories it has
     "megatron.MEGATRON",
     "megatron.MEGATRON_CORE",
-    "verl.SKYRL",  # before verl, whose names it shares
-    "verl.VERL",
+    "megatron.SKYRL",  # before verl, whose names it shares
+    "megatron.VERL",
     "grids.COLOSSALAI",
     "grids.NANOTRON",
     "objects.LEROBOT",
-    "dcp_set.OLMO_CORE",
-    "dcp_set.COSMOS",
-    "dcp_set.DCP_SET",  # before those whose names its companions share
-    "hf_trainer.HF_TRAINER",  # before the layouts of what may lie inside it
-    "accelerate.ACCELERATE",
-    "lightning.LIGHTNING",
+    "dcp.OLMO_CORE",
+    "dcp.COSMOS",
+    "dcp.DCP_SET",  # before those whose names its companions share
+    "trainers.HF_TRAINER",  # before the layouts of what may lie inside it
+    "trainers.ACCELERATE",
+    "trainers.LIGHTNING",
     "deepspeed.DEEPSPEED_UNIVERSAL",
     "deepspeed.DEEPSPEED",
     "rank_files.DLROVER",
@@ -62,7 +62,7 @@ ORDER = (
     "jax.LEVANTER",
     "jax.AXLEARN",
     "jax.BIG_VISION",
-    "orbax.ORBAX",
+    "jax.ORBAX",
     "jax.FLAX",
     "jax.EASYLM",
     "tensorflow.TENSORFLOW",
@@ -79,7 +79,7 @@ ORDER = (
     "models.SHARDED_SAFETENSORS",
     "rank_files.TORCH_CHECKPOINTING",
     "rank_files.RANK_FILES",  # names that training loops of one's own give
-    "ray.RAY",
+    "rank_files.RAY",
     "mindspore.MINDSPORE",  # its flat and callable names match almost any .ckpt
     "files.FILES",
 )

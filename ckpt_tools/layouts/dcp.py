@@ -1,24 +1,39 @@
-"""Directories of tensors with an index: PyTorch's Distributed Checkpoint (``.metadata`` and ``__R_K.distcp``,
-usually one per step, torchtitan's ``step-N``), torchsnapshot and PaddlePaddle's distributed checkpoint.
+"""Directories of tensors with an index: PyTorch's Distributed Checkpoint (``.metadata``, ``__R_K.distcp``),
+sets of them, torchsnapshot and PaddlePaddle's distributed checkpoint.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
+from functools import partial
+from itertools import chain
 
 from ckpt_tools.layouts.common.counters import check_steps, find_foreign, read_by_last_word
-from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, loss
-from ckpt_tools.layouts.common.lost_files import compare_names
+from ckpt_tools.layouts.common.layout import (
+    Flaws,
+    Found,
+    Metadata,
+    Rows,
+    Saves,
+    Steps,
+    Tracker,
+    as_int,
+    loss,
+    read_entry,
+)
+from ckpt_tools.layouts.common.lost_files import check_optimizer, compare_names
+from ckpt_tools.layouts.common.saved_by import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
+from ckpt_tools.layouts.files import name_saved, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.ranges import ranges, words
 
 _WORDS = ("global_step", "step", "iteration", "current_step")
-_FILES = "ckpt|pth|pt"
-"""Endings in names of directories: Lightning and Fabric save one such file where they do not shard."""
 _CALLED_ALONE = {
     r"pytorch_model_fsdp(?:_[0-9]+)?": "it holds a model alone; such saves have an optimizer beside it",
     r"optimizer(?:_[0-9]+)?": "it has the name of an optimizer's state alone, of a model that lies elsewhere",
@@ -64,9 +79,7 @@ def _check_steps_of_dcp(parts: Rows) -> Found:
     names = {p.step for p, _ in parts}
 
     def is_certain(p: Part, in_file: int | None) -> bool:
-        """Return False if the step in the name may count from the start of its epoch, unlike the one
-        ``in_file``; or if one counts from 0 and the other from 1 (the name says ``29``, the file 30).
-        """
+        """Return False if the name may count from the start of its epoch, or from 0 and the file from 1."""
         if in_file is None or p.step is None or in_file in names:
             return True
         return abs(in_file - p.step) != 1 and not (p.epoch and in_file > p.step)
@@ -108,14 +121,12 @@ def _find_model_alone(c: Checkpoint, others: Saves) -> Flaws:
 
 
 def _find_lost_files(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield files that the run's other saves have. Of a lone save, as a warning: a directory called like a
-    file (x.ckpt) without meta.pt, or one that Accelerate writes as half of a pair, model and optimizer.
-    """
+    """Yield files that the run's other saves have; of a lone save what its directory's name promises."""
     yield from find_lost_beside(c, beside)
     if beside:
         return
     name = _find_directory(c).rpartition("/")[2]
-    if re.search(rf"\.(?:{_FILES})$", name) and all(p.role != "state" for p in c.parts):
+    if re.search(r"\.(?:ckpt|pth|pt)$", name) and all(p.role != "state" for p in c.parts):
         text = f"{name} has no meta.pt, which Lightning and Fabric save last into directories called so"
         yield loss(text, c.path, sure=False)
     for pattern, text in _CALLED_ALONE.items():
@@ -150,7 +161,7 @@ def find_lost_beside(c: Checkpoint, others: Saves) -> Flaws:
 
 
 DCP = declare(
-    __name__,
+    "dcp",
     "dcp",
     lacks=_find_model_alone,
     lost=_find_lost_files,
@@ -177,7 +188,7 @@ def _check_snapshots(parts: Rows) -> Found:
     return find_foreign(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
 
 
-TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_steps_of_snapshot, check=_check_snapshots)
+TORCHSNAPSHOT = declare("dcp", "torchsnapshot", steps=_read_steps_of_snapshot, check=_check_snapshots)
 
 
 def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -186,4 +197,108 @@ def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(directory, (f"path={directory}", f"unique_id={checkpoint.generation}"))
 
 
-PADDLE_DIST = declare(__name__, "paddle-dist", resume=_resume_paddle)
+PADDLE_DIST = declare("dcp", "paddle-dist", resume=_resume_paddle)
+
+
+_MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor", "dcp")
+"""Directories that may hold the model: every save has at least one of them."""
+_TRACKED = "latest_checkpointed_iteration"
+
+
+def _check_set(parts: Rows) -> Found:
+    """Yield files of another step than their directory's name, and LLaMA-Factory's unfinished saves."""
+    indexes = [row for row in parts if row[0].role.endswith("_index")]
+    yield from check_steps(indexes, read_step, "step")
+    counters = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
+    for key in ("global_step", "cur_step"):
+        yield from check_steps(counters, key)
+    # NeMo AutoModel names its saves after this step
+    yield from check_steps([row for row in parts if row[0].name == "step_scheduler.pt"], "step")
+    yield from find_foreign(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
+    finished = {part.home for part, _ in parts if part.role == "complete"}
+    for part, report in counters:
+        # LLaMA-Factory writes such a metadata.json first, and resumes only from a save with its last file
+        if "num_training_steps" in report.metadata and part.home not in finished:
+            yield part.path, loss("there is no CHECKPOINT_COMPLETE, which is written last")
+
+
+def _read_iteration(data: bytes) -> int | None:
+    """Return the iteration in lm-engine's tracker file; None if it has none."""
+    return as_int(read_entry(data, _TRACKED))
+
+
+def _find_lost_of_set(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield a save without a model, files that other saves have, and a lone save without an optimizer."""
+    holding = {"safetensors", "worker_index", *(f"{name}_index" for name in _MODELS)}
+    if holding.isdisjoint(p.role for p in c.parts):
+        yield loss(f"none of its directories holds a model ({', '.join(_MODELS)})", c.path)
+    yield from find_lost_beside(c, beside)
+    yield from check_optimizer(c, beside, ("model_index", "weights_index", "safetensors"))
+
+
+def _read_last_number(name: str) -> int | None:
+    """Return the number at the end of a name; None if it has none of up to 18 digits."""
+    found = re.search(r"(?<![0-9])[0-9]{1,18}$", name)
+    return int(found[0]) if found else None
+
+
+def _read_latest_of_automodel(data: bytes, _base: str) -> int | None:
+    """Return the last number in ``LATEST.txt``, which NeMo AutoModel writes where it cannot make a link."""
+    return _read_last_number(data[:255].decode(errors="replace").strip())
+
+
+def _read_xtuner(data: bytes, base: str) -> int | None:
+    """Return the higher step of a run's last regular save and its last snapshot, from XTuner's tracker."""
+    run = base.rpartition("/")[0].rpartition("/")[2]
+    try:
+        runs = [exp for exp in json.loads(data)["exps"] if not base or exp["exp_dir"].endswith(f"/{run}")]
+        last = [exp[key][-1:] for exp in runs for key in ("checkpoint_list", "snap_checkpoint_list")]
+        return max((n for path in chain(*last) if (n := _read_last_number(path)) is not None), default=None)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+DCP_SET = declare(
+    "dcp_set",
+    "dcp-set",
+    check=_check_set,
+    lost=_find_lost_of_set,
+    tracker=Tracker(
+        file=f"{_TRACKED}.json",
+        read=_read_iteration,
+        write=lambda said: json.dumps({_TRACKED: said}).encode(),
+        others=(("LATEST.txt", _read_latest_of_automodel), ("../../.xtuner", _read_xtuner)),
+        always=False,
+    ),
+)
+COSMOS = declare(
+    "dcp_set",
+    "cosmos",
+    check=partial(check_steps, read=read_step, what="iteration", role="trainer_index"),
+    tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=name_saved, always=False),
+)
+
+
+def _check_ranks(parts: Rows) -> Found:
+    """Yield files of another step than their directory's, and ranks without a file (of random numbers)."""
+    yield from check_steps(parts, "global_step", "step", role="trainer")
+    rows = [(part, report) for part, report in parts if part.role == "trainer"]
+    saved = defaultdict[str, set[int]](set)
+    for part, _ in rows:
+        saved[part.home].add(part.rank or 0)
+    for part, report in rows:
+        size = as_int(report.metadata.get("world_size")) or 0
+        ranks = saved.pop(part.home, None) if 0 < size <= MOST_RANKS else None
+        if ranks is not None and (gone := sorted(set(range(size)) - ranks)):
+            text = f"its world_size is {size}, but there is no file of rank {words(ranges(gone))}"
+            yield part.path, Flaw("missing-rank", text, severity=Severity.WARNING)
+
+
+def _find_lost_rank_0(c: Checkpoint, _beside: Saves) -> Flaws:
+    """Yield a loss without the file of rank 0: OLMo-core takes the directory for no checkpoint then."""
+    if not any(p.role == "trainer" and p.rank == 0 for p in c.parts):
+        text = "there is no train/rank0.pt, without which OLMo-core does not take it for a checkpoint"
+        yield loss(text, c.path)
+
+
+OLMO_CORE = declare("dcp_set", "olmo-core", check=_check_ranks, lost=_find_lost_rank_0)

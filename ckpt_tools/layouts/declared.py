@@ -1,5 +1,5 @@
-"""Layouts that ``layouts/data/FILE.toml`` declares; code that only one framework needs is a function in
-``layouts/FILE.py``, which passes it to ``declare``.
+"""Layouts that ``layouts/data/FILE.toml`` declares; code that only one framework needs is a function in a
+module of ``layouts``, which passes it to ``declare``.
 
 ``pieces`` is a text with one piece per line, ``NAME ROLE TEMPLATE WORD…``. A line ``DIRECTORY @SET WORD…``
 stands for all pieces of a set, below this directory ("." for none); ``@FILE.SET`` is a set of another file. A
@@ -139,9 +139,8 @@ def _read_words(words: Sequence[str]) -> dict[str, Any]:
     return {**fields, "content": Content(**content)} if content else fields
 
 
-def declare(module: str, name: str, **given: Any) -> Layout:
-    """Return the layout ``name`` of a ``module``'s data file; the ``given`` fields override the file's."""
-    file = module.rpartition(".")[2]
+def declare(file: str, name: str, **given: Any) -> Layout:
+    """Return the layout ``name`` of ``data/FILE.toml``; the ``given`` fields override the file's."""
     table = _freeze(read_data(file)[name])
     made = {
         "pieces": tuple(read_pieces(file, table.pop("pieces", ""))),

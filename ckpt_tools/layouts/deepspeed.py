@@ -61,9 +61,7 @@ def _check_tags(parts: Rows) -> Found:
 
 
 def _find_misnamed_tags(parts: Rows, reported: Collection[str]) -> Found:
-    """Yield files, but for the ``reported`` paths, whose ``global_steps`` differs from the step in their tag,
-    if other tags of the run agree, as engines name them. A tag is the user's own word, so a warning.
-    """
+    """Yield warnings about files of another step than their tag, the user's own word, if other tags agree."""
     steps = [(p, n) for p, r in parts if p.step and (n := as_int(r.metadata.get(_STEPS))) is not None]
     if any(p.step == n for p, n in steps):
         for p, n in steps:
@@ -73,9 +71,7 @@ def _find_misnamed_tags(parts: Rows, reported: Collection[str]) -> Found:
 
 
 def find_lost_optimizers(parts: Rows) -> Found:
-    """Yield model files whose ``dp_world_size`` counts data parallel ranks without an optimizer file beside
-    them, also where an engine saved below another framework's checkpoint.
-    """
+    """Yield model files whose ``dp_world_size`` counts data parallel ranks without an optimizer file."""
     present = defaultdict[str, set[tuple[int | None, int | None]]](set)
     models = dict[str, tuple[Part, Report]]()
     for p, r in parts:
@@ -101,10 +97,7 @@ def _list_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | Non
 
 
 def _find_lost_layers(c: Checkpoint, _beside: Saves) -> Flaws:
-    """Yield pipeline layers that one rank of a model parallel group has and another one lacks: each rank
-    saves its slice of each layer. Layers without a state are numbered too, so a gap between numbers says
-    nothing.
-    """
+    """Yield pipeline layers of which another rank of the model parallel group has its slice."""
     slices = {p.coords: p for p in c.parts if p.role == "layer"}
     ranks = sorted({at for coords in slices for axis, at in coords if axis == "tp"})
     for coords, p in slices.items():
@@ -116,10 +109,7 @@ def _find_lost_layers(c: Checkpoint, _beside: Saves) -> Flaws:
 
 
 def check_model(c: Checkpoint, _beside: Saves = (), mark: str = MARK) -> Flaws:
-    """Yield a loss if a DeepSpeed engine's save below another framework's checkpoint (pieces with this
-    ``mark``) has no model states: the engine's loader opens them first, and a model beside them does not
-    replace them.
-    """
+    """Yield a loss if an engine's save below another checkpoint (pieces with this ``mark``) has no model."""
     saved = {p.piece.partition(mark)[0] for p in c.parts if mark in p.piece}
     if "optim" in saved and saved.isdisjoint(("model", "zero3")):
         text = "there is no file of model states (mp_rank_00_model_states.pt) with those of the optimizer"
@@ -183,7 +173,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None, *more: str) -> Resume:
 
 
 DEEPSPEED = declare(
-    __name__,
+    "deepspeed",
     "deepspeed",
     resume=_resume,
     check=_check_tags,
@@ -214,7 +204,7 @@ def _check_universal(parts: Rows) -> Found:
 
 
 DEEPSPEED_UNIVERSAL = declare(
-    __name__,
+    "deepspeed",
     "deepspeed-universal",
     resume=lambda c, path: _resume(c, path, "--universal-checkpoint"),
     check=_check_universal,
@@ -231,7 +221,7 @@ def _find_lost_workers(c: Checkpoint, _beside: Saves) -> Flaws:
 
 
 OPENRLHF = declare(
-    __name__,
+    "deepspeed",
     "openrlhf",
     resume=lambda c, _path: Resume(c.parts[0].base),
     check=_check_tags,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_foreign, find_misnamed, read_count
-from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss
+from ckpt_tools.layouts.common.layout import (
+    Flaws,
+    Found,
+    Metadata,
+    Rows,
+    Saves,
+    Steps,
+    Tracker,
+    loss,
+    read_entry,
+)
 from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, get_holds, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import Outlines, read_path
@@ -143,9 +152,7 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check_counters(parts: Rows) -> Found:
-    """Yield files that were saved at the step or epoch in another file's name; and files of one checkpoint
-    with steps or epochs further apart than 1: each save writes over them, and the job died between the two.
-    """
+    """Yield files of another file's step or epoch, and files of one save that are further apart than 1."""
     yield from find_misnamed(parts, _read_steps_in_name)
     saves = defaultdict[tuple[str, object], dict[int, Part]](dict)
     for (p, r), (unit, keys) in product(parts, (("step", STEPS), ("epoch", EPOCHS))):
@@ -154,7 +161,7 @@ def _check_counters(parts: Rows) -> Found:
             saves[unit, (p.run, p.kind, p.step, p.epoch)][count] = p
     for (unit, _), by_count in saves.items():
         low, high = min(by_count), max(by_count)
-        if high - low > 1:
+        if high - low > 1:  # each save writes over them, and the job died between the two
             text = f"it is of {unit} {low}, {by_count[high].name} of {unit} {high}"
             yield by_count[low].path, Flaw(f"{unit}-mismatch", text)
     yield from find_foreign(parts, {"optimizer": ("optimizer_step",)})
@@ -192,9 +199,7 @@ def _list_holdings(c: Checkpoint) -> _Holdings:
 
 
 def _find_lost_contents(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield what a save does not hold: what all other saves of its run hold; weights; and an optimizer's
-    state if another save holds one, may hold one but cannot be read, or if the save has a schedule.
-    """
+    """Yield what a save lacks: weights, what all others hold, or an optimizer's state that one may hold."""
     own, all_read = _list_holdings(c)
     if not all_read or c.kind is Kind.RELEASE:
         return
@@ -299,11 +304,8 @@ def _read_paddlespeech(data: bytes, _base: str) -> str | None:
 
 def _read_records(data: bytes, _base: str) -> str | None:
     """Return the name of the latest snapshot that PaddleSpeech's speech synthesis records, or None."""
-    try:
-        last = json.loads(data.strip().rpartition(b"\n")[2])
-    except (ValueError, RecursionError):
-        return None
-    path = last.get("path") if isinstance(last, dict) and "iteration" in last else None
+    last = data.strip().rpartition(b"\n")[2]
+    path = read_entry(last, "path") if read_entry(last, "iteration") is not None else None
     return read_tracker(path.encode("utf-8", "replace")) if isinstance(path, str) else None
 
 
@@ -316,7 +318,7 @@ def name_saved(checkpoint: Checkpoint) -> str:
 _TEXTS = ("latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt")
 """Names of such tracker files of training loops, beside ``latest_checkpoint.txt``."""
 FILES = declare(
-    __name__,
+    "files",
     "files",
     pieces=tuple(_list_pieces()),
     steps=_read_steps,

@@ -49,7 +49,7 @@ def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 COLOSSALAI = declare(
-    __name__, "colossalai", resume=_resume_colossalai, check=_check_colossalai, lost=check_index
+    "grids", "colossalai", resume=_resume_colossalai, check=_check_colossalai, lost=check_index
 )
 _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 
@@ -82,21 +82,20 @@ def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _find_lost_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) for each set of files that lacks ranks, as "-of-N" in the names of the others tells.
-    A tensor lies in one pipeline stage only.
-    """
+    """Yield (path, text) for each set of files that lacks ranks, as "-of-N" in the others' names tells."""
     sets = defaultdict[str, list[Part]](list)
     for part in parts:
         sets[_RANKS.sub(r"\1\3", part.path)].append(part)
     for files in sets.values():
         axes = _RANKS.findall(files[0].name)
+        # a tensor lies in one pipeline stage only
         wanted = prod(int(n) for axis, _, n in axes if axis != "pp" or files[0].role != "model")
         if (gone := wanted - len(files)) > 0:
             text = f"{gone} of the {wanted} files of this name are not there, one for each rank"
             yield min(p.path for p in files), text
 
 
-NANOTRON = declare(__name__, "nanotron", check=_check_nanotron, lost=_find_lost_of_nanotron)
+NANOTRON = declare("grids", "nanotron", check=_check_nanotron, lost=_find_lost_of_nanotron)
 
 
 def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
@@ -114,9 +113,7 @@ def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _list_implied(c: Checkpoint) -> set[str]:
-    """Return the names of files that other files of the save imply: each place of the model has a file of the
-    optimizer, and a rank that trains it. An export implies none.
-    """
+    """Return the files that others imply: a place of the model has an optimizer's file, and a rank."""
     files = list_paths(c)
     if not any(name.startswith("trainer/") for name in files):  # an export
         return set()
@@ -131,7 +128,7 @@ def _list_implied(c: Checkpoint) -> set[str]:
 
 
 FAIRSEQ2 = declare(
-    __name__,
+    "grids",
     "fairseq2",
     check=check_all(
         partial(check_steps, read=_read_step_of_fairseq2, what="step_nr", role="trainer"),

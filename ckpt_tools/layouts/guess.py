@@ -97,9 +97,7 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = l
 
 
 def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]:
-    """Return the keys of ckpt.toml for a tracker file, {} without one: a small file called like a tracker
-    that in each run holds the number or name of a save. ``read`` returns the small files of a directory.
-    """
+    """Return the keys of ckpt.toml for a small file that names a save in each run; {} without one."""
     saves = defaultdict[str, set[str]](set)
     for p in pieces:
         first = -p.template.count("/") - 1
@@ -158,9 +156,7 @@ def _group_by_texts(paths: Sequence[str]) -> list[_Shape]:
 
 
 def _find_save_begin(names: Sequence[str]) -> int:
-    """Return the index of the name at which a path's save begins: the first name with a number, behind a word
-    if a word calls any number step or epoch; the last name without a number.
-    """
+    """Return the index of a path's first name with a number (behind a word, if any is), else of its last."""
     fields = [_name_fields(_NUMBER.split(name)) for name in names]
     is_worded = any(map(WHEN.intersection, fields))
     has_integer = [any(map(str.isdigit, _NUMBER.findall(name))) for name in names]
@@ -232,9 +228,7 @@ def _choose_step(shape: _Shape, unnamed: Sequence[int]) -> int:
 
 
 def _guess_field(shape: _Shape, fields: Sequence[str], i: int) -> str:
-    """Return the field of the number ``i``, which varies and has no word: an equal number's; ``rank`` or
-    ``shard`` if a save has several values of it; else ``name``.
-    """
+    """Return the field of number ``i``, which varies and has no word, by its values in each save."""
     if not shape.has_integers(i):
         return "metric" if all(n.count(".") == 1 for n in shape.columns[i]) else "date"
     if equal := [field for j, field in enumerate(fields) if field and shape.repeats(i, j)]:

@@ -1,9 +1,10 @@
 """Megatron-LM's legacy (torch.save) checkpoints, Megatron-core's distributed ones, and those of frameworks
-that have them inside: NeMo 2, NeMo-RL, and ms-swift.
+that have them inside: NeMo 2, NeMo-RL, ms-swift, and the workers of verl and SkyRL.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 
 from msgspec.structs import replace
@@ -19,10 +20,11 @@ from ckpt_tools.layouts.common.layout import (
     Tracker,
     as_int,
     check_all,
+    list_paths,
     loss,
     read_number,
 )
-from ckpt_tools.layouts.common.lost_files import find_lost_arrays
+from ckpt_tools.layouts.common.lost_files import check_index, compare_names, find_lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict
@@ -36,10 +38,9 @@ def read_tracker(data: bytes) -> int | str | None:
 
 
 def _check_legacy(parts: Rows) -> Found:
-    """Yield files of another iteration than their directory. In some versions args.iteration is the one that
-    the job started from, so it counts only in files without ``iteration``.
-    """
+    """Yield files of another iteration than their directory."""
     for part, report in parts:
+        # in some versions args.iteration is the one that the job started from
         key = "iteration" if "iteration" in report.metadata else "args.iteration"
         iteration = as_int(report.metadata.get(key))
         if iteration is not None and part.step is not None and iteration != part.step:
@@ -56,13 +57,11 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 TRACKER = Tracker(file="latest_checkpointed_iteration.txt", read=read_tracker)
-MEGATRON = declare(__name__, "megatron", resume=_resume, tracker=TRACKER, check=_check_legacy)
+MEGATRON = declare("megatron", "megatron", resume=_resume, tracker=TRACKER, check=_check_legacy)
 
 
 def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield lost arrays of the format ``zarr``, which nothing lists; and lost counters of Megatron-Bridge:
-    without train_state.pt its loader asks for Megatron-LM's arguments, which it never saved.
-    """
+    """Yield lost arrays of the format ``zarr``, which nothing lists, and lost counters of Megatron-Bridge."""
     yield from find_lost_arrays(c, beside)
     roles = {p.role for p in c.parts}
     if not beside and "run_config" in roles and "train_state" not in roles:
@@ -97,7 +96,7 @@ _check_core = check_all(
 
 
 MEGATRON_CORE = declare(
-    __name__,
+    "megatron",
     "megatron-core",
     resume=_resume,
     check=_check_core,
@@ -105,7 +104,7 @@ MEGATRON_CORE = declare(
     tracker=replace(TRACKER, state_copy="latest_train_state.pt"),
 )
 NEMO = declare(
-    __name__,
+    "megatron",
     "nemo",
     check=check_all(
         dcp.check_common,
@@ -114,19 +113,13 @@ NEMO = declare(
     ),
 )
 
-_MODELS = "policy", "value"
-"""The models of a job; ``value`` is there in PPO alone."""
-
 
 def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield files that a lone save lacks: a model; metadata.json, which Megatron-core writes last, beside
-    common.pt; and train_dataloader.pt, which NeMo-RL's own loops save and ask for, but a user's loop may not.
-    With other saves beside it, these show what is missing.
-    """
+    """Yield what a lone save lacks: a model, its optimizer, and the files that loaders ask for."""
     roles = {p.role for p in c.parts}
-    if beside:
+    if beside:  # these show what is missing
         return
-    for model in _MODELS:
+    for model in ("policy", "value"):  # the latter in PPO alone
         # the roles of files that hold a model, or that describe such files
         of_model = f"{model}_index", f"{model}_model_index", f"{model}_model"
         if (model == "policy" or f"{model}_optimizer_index" in roles) and roles.isdisjoint(of_model):
@@ -143,7 +136,7 @@ def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 NEMO_RL = declare(
-    __name__,
+    "megatron",
     "nemo-rl",
     check=check_all(dcp.check_common, check_metadata, partial(check_steps, read="step", role="info")),
     lost=_find_lost_of_nemo_rl,
@@ -174,4 +167,66 @@ def _check_swift(parts: Rows) -> Found:
             yield p.path, Flaw("bad-tracker", text, severity=Severity.ERROR)
 
 
-MS_SWIFT = declare(__name__, "ms-swift", check=_check_swift, lost=_find_lost_of_swift)
+MS_SWIFT = declare("megatron", "ms-swift", check=_check_swift, lost=_find_lost_of_swift)
+
+
+def _find_lost_kinds(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield kinds of files that a worker of a lone save has none of, as a warning: it may save none."""
+    by_directory = defaultdict[str, set[str]](set)
+    for name in list_paths(c) if not beside else ():
+        directory, _, file = name.rpartition("/")
+        kind, separator, _ = file.partition("_world_size_")
+        if separator:
+            by_directory[directory].add(kind)
+    for directory, kinds in sorted(by_directory.items()):
+        if gone := [kind for kind in ("model", "optim", "extra_state") if kind not in kinds]:
+            text = f"{directory or 'it'} has no {' and no '.join(gone)} file, and no other save can tell"
+            yield loss(text, c.path, sure=False)
+
+
+def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield files that Megatron-core writes last into its directories, and those that other saves have."""
+    files = list_paths(c)
+    for home in sorted({name.rpartition("/")[0] for name in files if "dist_ckpt/" in name}):
+        last = ".metadata", "metadata.json"
+        for name in last if f"{home}/common.pt" in files else last[:1]:
+            if f"{home}/{name}" not in files:
+                text = f"there is no {home}/{name}, which is written last: without it nothing there is loaded"
+                yield loss(text, c.path)
+    yield from check_index(c, beside)
+    yield from _find_lost_kinds(c, beside)
+
+    def list_needed(o: Checkpoint) -> frozenset[str]:
+        """Return the places of ranks in the data, and the indexes of states."""
+        names = list_paths(o)
+        return frozenset(n for n in names if n.startswith("data_") or n.endswith("dist_ckpt/.metadata"))
+
+    yield from compare_names(c, beside, list_needed)
+
+
+VERL = declare(
+    "verl",
+    "verl",
+    check=check_all(dcp.check_common, check_metadata),
+    lost=_find_lost_of_verl,
+    tracker=replace(TRACKER, always=False),
+)
+
+
+def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield files that Megatron-core needs to read others, written last, after ``trainer_state.pt``."""
+    yield from _find_lost_kinds(c, beside)
+    files = list_paths(c)
+    data = [name for name in files if name.endswith(("distcp", "/common.pt"))]
+    for directory in sorted({name.rpartition("/")[0] for name in data}):
+        for name in (".metadata", "metadata.json"):
+            if f"{directory}/{name}" not in files:
+                yield loss(f"there is no {directory}/{name}: it was never finished, or lost it", c.path)
+
+
+SKYRL = declare(
+    "verl",
+    "skyrl",
+    check=check_all(dcp.check_common, partial(check_steps, read="global_step", role="trainer")),
+    lost=_find_lost_of_skyrl,
+)

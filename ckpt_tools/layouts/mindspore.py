@@ -23,6 +23,7 @@ from ckpt_tools.layouts.common.layout import (
     Steps,
     as_int,
     loss,
+    read_entry,
     read_number,
 )
 from ckpt_tools.layouts.common.lost_files import check_optimizer
@@ -35,13 +36,13 @@ from ckpt_tools.model.ranges import gaps, words
 
 
 def _read_counters(part: Part, metadata: Metadata) -> Steps:
-    """Return (global step, epoch, step in epoch). In a breakpoint file ``step_num`` counts inside the epoch:
-    there only ``global_step`` counts. If a freely named file has no counters, its name's numbers count.
+    """Return a file's (global step, epoch, step in epoch), else those in its name.
 
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """
     # some optimizers of 2.0 carry global_step and leave it at 0
     global_step, step_num = as_int(metadata.get("global_step")) or None, as_int(metadata.get("step_num"))
+    # there step_num counts inside the epoch
     is_breakpoint = part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
     step = global_step if is_breakpoint or step_num is None else step_num
     epoch = part.epoch if part.epoch is not None else as_int(metadata.get("epoch_num"))
@@ -56,9 +57,7 @@ def _read_counters(part: Part, metadata: Metadata) -> Steps:
 
 
 def _compute_step(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
-    """Return the global step of a part whose content counts inside the epoch: its step in the epoch, and the
-    steps before it, as siblings since the same restart count them; None if they do not tell.
-    """
+    """Return the global step of a part that counts inside its epoch, as siblings since its restart tell."""
     before = {  # epoch -> the steps before it
         p.epoch: step - p.step_in_epoch
         for p, m in reversed(siblings)
@@ -90,9 +89,7 @@ def _find_outliers(values: _Values) -> Iterator[tuple[Part, int]]:
 
 
 def _check_counters(parts: Rows) -> Found:
-    """Yield files whose ``epoch_num``, ``step_num`` or ``global_step`` contradicts names or other files. A
-    resumed run starts its counters above zero, so only differences between files can contradict.
-    """
+    """Yield files whose counters contradict other files: a resumed run starts them above zero."""
     ranks = {part.rank for part, _ in parts}
     for part, report in parts:
         if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
@@ -109,9 +106,7 @@ def _check_counters(parts: Rows) -> Found:
 
 
 def _find_other_counts(parts: Rows) -> Found:
-    """Yield files of another epoch, or step of their epoch, than their names say. ``epoch_num`` less the
-    epoch in the name is one constant per generation, ``step_num`` less the step in the name one per epoch.
-    """
+    """Yield files whose numbers differ otherwise from their names than those of their generation or epoch."""
     epochs, steps = defaultdict[object, _Values](list), defaultdict[object, _Values](list)
     for part, report in parts:
         epoch, step, dying = part.epoch or 0, part.step_in_epoch or 0, part.kind is Kind.DYING_GASP
@@ -129,9 +124,7 @@ def _find_other_counts(parts: Rows) -> Found:
 
 
 def _find_mixed_saves(parts: Rows, wrong: Collection[str]) -> Found:
-    """Yield files of one save that count differently, but for ``wrong`` paths: files that differ from most,
-    or all files if no majority tells which are of another save.
-    """
+    """Yield files of one save that count differently from most, or all of them without a majority."""
     saves = defaultdict[tuple[Kind, int | None, int | None, int | None, str], _Values](list)
     for part, report in parts:
         for entry in ("epoch_num", "step_num"):
@@ -217,14 +210,8 @@ def _check_record(
 
 def _read_record(data: bytes) -> _Noted | None:
     """Return the content of a ``meta.json``; None if it is no such note."""
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict):
-        return None
-    epoch, step = as_int(fields.get("last_epoch")), as_int(fields.get("last_step"))
-    name = fields.get("last_ckpt_file")
+    epoch, step = (as_int(read_entry(data, key)) for key in ("last_epoch", "last_step"))
+    name = read_entry(data, "last_ckpt_file")
     if epoch is None or step is None or not isinstance(name, str) or not _NAME.fullmatch(name):
         return None
     return _Noted(epoch, step, name)
@@ -267,15 +254,13 @@ def _write_record(part: Part) -> bytes:
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    """Return the file that a script reads with the epoch and the step from CKPT_PATH, CKPT_EPOCH and
-    CKPT_STEP_IN_EPOCH; by a lone model's name it finds the files beside the model.
-    """
+    """Return the file of all ranks, else a lone model, by whose name a script finds the files beside it."""
     models = [p.path for p in checkpoint.parts if p.role == "model"]
     return Resume(path or (models[0] if len(models) == 1 else None))
 
 
 MINDSPORE = declare(
-    __name__,
+    "mindspore",
     "mindspore",
     resume=_resume,
     # append_info goes on from the value that was loaded
@@ -288,9 +273,7 @@ MINDSPORE = declare(
 
 
 def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield missing numbers among the files of each role (a model may be in more files than its optimizer),
-    and a missing ``metadata.json``, which alone tells which tensors are in which of several files.
-    """
+    """Yield missing numbers among the files of a role, and metadata.json, which tells what is in them."""
     kinds = defaultdict[str, list[dict[str, int]]](list)
     for part in c.parts:
         if part.coords:
@@ -304,7 +287,7 @@ def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
     yield from check_optimizer(c, beside, ("model",))
 
 
-MINDFORMERS = declare(__name__, "mindformers", lost=_find_lost_of_mindformers)
+MINDFORMERS = declare("mindspore", "mindformers", lost=_find_lost_of_mindformers)
 
 
 def _check_mindio(parts: Rows) -> Found:
@@ -335,4 +318,4 @@ def _find_odd_offsets(rows: _Values) -> Found:
             yield part.path, Flaw("step-mismatch", text + others)
 
 
-MINDIO_TTP = declare(__name__, "mindio-ttp", resume=lambda _c, path: Resume(path), check=_check_mindio)
+MINDIO_TTP = declare("mindspore", "mindio-ttp", resume=lambda _c, path: Resume(path), check=_check_mindio)

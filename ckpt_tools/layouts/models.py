@@ -47,14 +47,11 @@ def _find_mixed_sets(shards: Sequence[tuple[Part, int]], index: Part | None) -> 
                 yield p.path, Flaw("extra-file", text)
 
 
-SHARDED_SAFETENSORS = declare(__name__, "sharded-safetensors", check=_check_sets, lost=weights_of_a_trainer)
+SHARDED_SAFETENSORS = declare("models", "sharded-safetensors", check=_check_sets, lost=weights_of_a_trainer)
 
 
 def _find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield shards that the saves beside it have; of a lone save, as warnings, numbers below the highest
-    count of which no rank has a file, and a job of several ranks of which one has files. A loop may count
-    files that it does not save, and a job of one rank may save as one of several.
-    """
+    """Yield shards that the saves beside it have; of a lone save, as warnings, what its own names tell."""
     yield from find_lost_shards(c, beside)
     coords = [dict(p.coords) for p in c.parts]
     highest = max((at["of"] for at in coords), default=0)
@@ -67,7 +64,7 @@ def _find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
         yield loss(text, c.path, sure=False)
 
 
-DCP_HF = declare(__name__, "dcp-hf", lost=_find_lost_shards)
+DCP_HF = declare("models", "dcp-hf", lost=_find_lost_shards)
 
 
 def _check_gguf(parts: Rows) -> Found:
@@ -100,10 +97,10 @@ def _check_splits(splits: Rows, size: int) -> Found:
 
 
 GGUF = declare(
-    __name__,
+    "models",
     "gguf",
     resume=lambda c, path: Resume(path or min(p.path for p in c.parts)),  # llama.cpp asks for the first split
     check=_check_gguf,
 )
-ONNX = declare(__name__, "onnx")
-SAVED_MODEL = declare(__name__, "saved-model")
+ONNX = declare("models", "onnx")
+SAVED_MODEL = declare("models", "saved-model")

@@ -60,10 +60,7 @@ def _find_other_epochs(parts: Rows) -> Found:
 
 
 def _find_copied_times(parts: Rows) -> Found:
-    """Yield notes with another save's time, by which recovery finds the newest save: of two with the same
-    ``unixtime`` the one whose other files were written further from it. A save that was copied as a whole has
-    the step of the other one, and is fine.
-    """
+    """Yield notes with the ``unixtime`` of another save of another step: recovery goes by it."""
     steps = {p.home: r.metadata.get("optimizer_step") for p, r in parts if p.role == "progress"}
     mtimes = defaultdict[str, list[int]](list)
     by_unixtime = defaultdict[float, list[Part]](list)
@@ -90,7 +87,11 @@ def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 SPEECHBRAIN = declare(
-    __name__, "speechbrain", steps=_read_speechbrain, check=_check_speechbrain, lost=_find_lost_of_speechbrain
+    "objects",
+    "speechbrain",
+    steps=_read_speechbrain,
+    check=_check_speechbrain,
+    lost=_find_lost_of_speechbrain,
 )
 _DREAMED = re.compile(r"(20[0-9]{6}T[0-9]{6}F[0-9]{6})(?:-[0-9]{12,18})?")
 """The names of DreamerV3's saves: timestamp(millis=True), and the step where the Checkpoint was given one."""
@@ -144,7 +145,7 @@ def _find_lost_of_elements(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 ELEMENTS = declare(
-    __name__,
+    "objects",
     "elements",
     steps=_read_elements,
     check=_check_elements,
@@ -158,10 +159,7 @@ _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safe
 
 
 def _check_lerobot(parts: Rows) -> Found:
-    """Yield training_step.json that contradicts the directory's name; and files that a JSON file beside them
-    tells of and that are missing: states of processors, and the schedule that has noted its first learning
-    rate in an optimizer's groups (torch/optim/lr_scheduler.py).
-    """
+    """Yield a step other than the directory's, and what JSON tells of: states of processors, a schedule."""
     yield from check_steps(parts, "step", role="progress")
     paths = {p.path for p, _ in parts}
     for part, report in parts:
@@ -181,9 +179,7 @@ def _check_lerobot(parts: Rows) -> Found:
 
 
 def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield files that other saves have; of a lone save the missing one of two files that are saved together:
-    of an optimizer, or the JSON file that tells how a processor uses its state.
-    """
+    """Yield files that other saves have, and the missing one of two files that are saved together."""
     names = list_paths(c)
     yield from compare_names(c, beside, list_paths)
     for name in sorted(() if beside else names):
@@ -197,7 +193,7 @@ def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
             yield loss(f"there is no {other}, which is saved with {file}", c.path)
 
 
-LEROBOT = declare(__name__, "lerobot", check=_check_lerobot, lost=_find_lost_of_lerobot)
+LEROBOT = declare("objects", "lerobot", check=_check_lerobot, lost=_find_lost_of_lerobot)
 _RECIPE = "recipe"
 _ADAPTER = "adapter_model.pt"
 """The file that training resumes from, beside the same adapter for other programs and the merged model."""
@@ -223,23 +219,18 @@ def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
 
 
 def _resume_torchtune(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    """Return the arguments that name files below ``output_dir``: without them the adapter of the highest
-    epoch is loaded, or of a whole model the files in the configuration. Files are known by their names alone.
-    """
+    """Return arguments that name the files: without them the adapter of the highest epoch is loaded."""
     home, _, epoch = checkpoint.path.rpartition("/")
     names = {p.name for p in checkpoint.parts}
     if _ADAPTER in names:
         files = f"checkpointer.adapter_checkpoint={epoch}/{_ADAPTER}"
     else:
-        models = sorted(
-            f"{epoch}/{name}"
-            for name in names
-            if name.endswith((".safetensors", ".bin", ".pt")) and not name.startswith(("adapter_", "recipe_"))
-        )
+        tensors = (name for name in sorted(names) if name.endswith((".safetensors", ".bin", ".pt")))
+        models = [f"{epoch}/{name}" for name in tensors if not name.startswith(("adapter_", "recipe_"))]
         files = f"checkpointer.checkpoint_files=[{','.join(models)}]"
     return Resume(checkpoint.path, ("resume_from_checkpoint=True", f"output_dir={home}", files))
 
 
 TORCHTUNE = declare(
-    __name__, "torchtune", resume=_resume_torchtune, steps=_read_torchtune, lacks=_find_other_recipes
+    "objects", "torchtune", resume=_resume_torchtune, steps=_read_torchtune, lacks=_find_other_recipes
 )

@@ -33,10 +33,9 @@ _LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', 
 
 
 def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
-    """Return the step that the job tracked. Without one, the number in the name is the step if Saver wrote
-    the file; CheckpointManager's number counts saves.
-    """
+    """Return the step that the job tracked, else the number in the name if Saver wrote the file."""
     tracked = read_first(metadata, _STEP)
+    # CheckpointManager's number counts saves
     managed = "save_counter" in metadata or "objects" in metadata
     if tracked is None and part.piece.startswith("data") and metadata and not managed:
         return part.generation, part.epoch, None
@@ -83,7 +82,7 @@ def _write_tracker(prefix: int | str) -> bytes:
 
 
 TENSORFLOW = declare(
-    __name__,
+    "tensorflow",
     "tensorflow",
     resume=lambda c, _path: Resume(f"{c.parts[0].base}/{_name_prefix(c)}"),
     steps=_read_tensorflow,
@@ -96,9 +95,7 @@ _SHARD = re.compile(r".+_(\d{5})\.weights\.h5")
 
 
 def _find_lone_shards(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield a file that is one shard of a set of weights: shards are numbered like epochs, but from 0
-    (keras/src/saving/saving_lib.py, ShardedH5IOStore), and one alone is no model.
-    """
+    """Yield a shard of weights (keras saving_lib.py): numbered like epochs, and no model alone."""
     run = [o for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run)]
     numbers = {m[1] for o in run for p in o.parts if (m := _SHARD.fullmatch(p.name))}
     if "00000" in numbers and _SHARD.fullmatch(c.parts[0].name):
@@ -108,7 +105,7 @@ def _find_lone_shards(c: Checkpoint, others: Saves) -> Flaws:
 
 
 KERAS = declare(
-    __name__,
+    "tensorflow",
     "keras",
     resume=lambda _c, path: Resume(path),  # keras.models.load_model(path), or model.load_weights(path)
     lacks=_find_lone_shards,
@@ -124,7 +121,7 @@ def _check_indexes(parts: Rows) -> Found:
 
 
 KERAS_SHARDS = declare(
-    __name__,
+    "tensorflow",
     "keras-shards",
     # the index, for model.load_weights(path); each shard tells what it is called
     resume=lambda c, _path: Resume(re.sub(r"_[0-9]{5,}\.weights\.h5$", ".weights.json", c.parts[0].path)),
@@ -137,9 +134,7 @@ _APART_NS, _SLOWEST = 250_000_000, 100
 
 
 def _check_backup(parts: Rows) -> Found:
-    """Yield weights of the same step as the previous save's (.bkp), as every save takes steps; and an epoch
-    written before the weights: it is that of the previous save, and Keras would train it again.
-    """
+    """Yield weights of the previous save's step (.bkp), and an epoch that was written before the weights."""
     steps = {p.piece: as_int(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
     files = {p.piece: p for p, _ in parts}
     weights, progress = files.get("weights"), files.get("progress")
@@ -157,7 +152,7 @@ def _check_backup(parts: Rows) -> Found:
 
 
 KERAS_BACKUP = declare(
-    __name__,
+    "tensorflow",
     "keras-backup",
     steps=lambda _part, metadata: (as_int(metadata.get(_OPTIMIZER_STEPS)), None, None),
     check=_check_backup,

@@ -15,7 +15,7 @@ from ckpt_tools.model.finding import Flaw, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 
-TIMM = declare(__name__, "timm")
+TIMM = declare("torch_files", "timm")
 
 
 def _read_last_name(data: bytes) -> str | None:
@@ -25,15 +25,13 @@ def _read_last_name(data: bytes) -> str | None:
 
 
 def _name_last(checkpoint: Checkpoint) -> str:
-    """Return what ``last_checkpoint`` says: of two files of one step the later one, ``model_final.pth``; the
-    directory ``iter_N.pth`` that MMEngine makes with DeepSpeed.
-    """
+    """Return what ``last_checkpoint`` says: the later of two files, or MMEngine's directory iter_N.pth."""
     part = max(checkpoint.parts, key=lambda p: p.piece == "final")
     return (part.home if part.home.endswith(".pth") else part.path).rpartition("/")[2]
 
 
 _LAST = Tracker(file="last_checkpoint", read=_read_last_name, name=_name_last)
-DETECTRON2 = declare(__name__, "detectron2", tracker=_LAST)
+DETECTRON2 = declare("torch_files", "detectron2", tracker=_LAST)
 
 
 def _read_mmengine(part: Part, metadata: Metadata) -> Steps:
@@ -44,7 +42,7 @@ def _read_mmengine(part: Part, metadata: Metadata) -> Steps:
 
 
 # CheckpointHook(save_last=False), and MMCV links latest.pth instead
-MMENGINE = declare(__name__, "mmengine", steps=_read_mmengine, tracker=replace(_LAST, always=False))
+MMENGINE = declare("torch_files", "mmengine", steps=_read_mmengine, tracker=replace(_LAST, always=False))
 
 _UPDATES, _ITERATOR = "optimizer_history.num_updates", "extra_state.train_iterator"
 
@@ -75,15 +73,13 @@ def _check_fairseq(parts: Rows) -> Found:
             yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
-FAIRSEQ = declare(__name__, "fairseq", steps=_read_fairseq, check=_check_fairseq)
-COMPOSER = declare(__name__, "composer", lost=find_lost_shards)
-STABLE_BASELINES3 = declare(__name__, "stable-baselines3")
+FAIRSEQ = declare("torch_files", "fairseq", steps=_read_fairseq, check=_check_fairseq)
+COMPOSER = declare("torch_files", "composer", lost=find_lost_shards)
+STABLE_BASELINES3 = declare("torch_files", "stable-baselines3")
 
 
 def _check_sample(parts: Rows) -> Found:
-    """Yield files of an older epoch than those of other nodes, which all save after the same epoch; and a
-    ``model_best`` of a later epoch than the checkpoint that it is a copy of.
-    """
+    """Yield files of an older epoch than other nodes', and a best one later than its original."""
     rows = [(p, epoch) for p, r in parts if (epoch := as_int(r.metadata.get("epoch"))) is not None]
     newest = {p.piece: max(e for o, e in rows if o.piece == p.piece) for p, _ in rows}
     origin = {p.rank: epoch for p, epoch in rows if p.piece == "checkpoint"}
@@ -98,7 +94,7 @@ def _check_sample(parts: Rows) -> Found:
 
 
 PYTORCH_SAMPLE = declare(
-    __name__,
+    "torch_files",
     "pytorch-sample",
     resume=lambda _c, path: Resume(path, ("--resume", path) if path else ()),
     check=_check_sample,
@@ -126,7 +122,7 @@ def _find_weights_alone(c: Checkpoint, others: Saves) -> Flaws:
 
 
 ESPNET = declare(
-    __name__,
+    "torch_files",
     "espnet",
     resume=lambda c, path: Resume(path or c.path, ("--resume", "true")),
     check=_check_espnet,
@@ -139,7 +135,6 @@ def _find_lost_networks(c: Checkpoint, beside: Saves) -> Flaws:
     text = f"there is no {{}}_{c.step}.pth, and the run's other saves have that network"
 
     def list_networks(o: Checkpoint) -> frozenset[str]:
-        """Return the names of the networks, without their steps."""
         return frozenset(p.name.rpartition("_")[0] for p in o.parts if p.piece == "network")
 
     return compare_names(c, beside, list_networks, text)
@@ -152,4 +147,4 @@ def _find_networks_alone(c: Checkpoint, others: Saves) -> Flaws:
         yield loss(text, c.path, hint="a start from the networks alone needs --kind")
 
 
-BASICSR = declare(__name__, "basicsr", lacks=_find_networks_alone, lost=_find_lost_networks)
+BASICSR = declare("torch_files", "basicsr", lacks=_find_networks_alone, lost=_find_lost_networks)

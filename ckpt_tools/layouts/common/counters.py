@@ -62,13 +62,12 @@ def read_by_last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
 
 
 def read_counts(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
-    """Return the whole numbers that the keys hold, also as text: safetensors keeps all values as text. A
-    negative number counts nothing: YOLO's files of a run that is over say epoch -1.
-    """
+    """Return the whole numbers, at least 0, that the keys hold, also as text, as safetensors keeps them."""
     text = {
         k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdecimal() and len(v) <= 18
     }
     found = {**metadata, **text}
+    # YOLO's files of a run that is over say epoch -1
     return tuple(n for key in keys if key in found and (n := as_int(found[key])) is not None and n >= 0)
 
 
@@ -144,9 +143,7 @@ def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
 
 
 def _is_other_unit(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
-    """Return True if files count another unit than their names, given (number in the name, numbers in the
-    file): both grow, but the file's less than half as fast. So VITS calls the epoch ``iteration``.
-    """
+    """Return True if files' numbers grow less than half as fast as names': VITS calls the epoch iteration."""
     by_name: dict[int, set[int]] = {}
     for in_name, held in rows:
         by_name.setdefault(in_name, set()).add(held[0])
@@ -270,9 +267,7 @@ def _warn(row: _Counted, text: str) -> Flaw:
 
 
 def _may_be_of_lost_save(row: _Counted, numbers: Collection[int], interval: int) -> bool:
-    """Return True if a counter may be that of a save that is gone, and did not begin anew at a save with one
-    of the ``numbers``. A schedule, for which the saves' ``interval`` is not 0, also begins anew at any step.
-    """
+    """Return True if a counter may be a lost save's. With an ``interval`` it may begin anew at any step."""
     is_restarted = row.number - row.counter in numbers
     return not is_restarted and (not interval or (row.counter > 0 and row.counter % interval == 0))
 
@@ -288,10 +283,7 @@ def _list_highest(rows: Sequence[_Counted], exact: Collection[int]) -> Iterator[
 
 
 def _find_stopped(rows: Sequence[_Counted]) -> Iterator[int]:
-    """Yield the index of each row whose counter is the same as in an older checkpoint, although it grew
-    between the others. A counter of epochs or evaluations may stand still for several saves, and grow by one
-    more or less than usual.
-    """
+    """Yield the index of each row with the counter of an older checkpoint, although others have grown."""
     wrong = [at for at, row in enumerate(rows) if row.counter != row.number]
     steps = ((_compute_growth(a, b), at) for at, (a, b) in enumerate(pairwise(rows)) if b.number > a.number)
     least = nsmallest(3, steps)  # of which a row is at the ends of two

@@ -4,12 +4,13 @@ framework what to resume from (docs/adding-a-layout.md has a table of all fields
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import cached_property
 from itertools import chain
-from typing import Never
+from typing import Any, Never
 
 from msgspec import Struct
 
@@ -83,6 +84,17 @@ def read_last_name(data: bytes) -> str | None:
     """Return the last name of the path in a tracker; None if it holds no path of one line."""
     text = data.decode("utf-8", "replace").strip().rstrip("/")
     return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
+
+
+def read_entry(data: bytes, *keys: str) -> Any:
+    """Return the value in JSON's bytes at these keys, one within the other; None without such a value."""
+    try:
+        value = json.loads(data)
+        for key in keys:
+            value = value[key]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return value
 
 
 def name_home(checkpoint: Checkpoint) -> str:

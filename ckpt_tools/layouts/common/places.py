@@ -169,10 +169,7 @@ class Templates:
 
 
 class Places(Sequence[Place]):
-    """The pieces that one directory may have, in the order in which names are tried. A piece becomes a Place
-    when a file of it is found, as a directory has files of few pieces. Directories with the same templates
-    share what is ``arranged``.
-    """
+    """The pieces that one directory may have, in the order in which names are tried, made when needed."""
 
     __slots__ = ("_made", "arranged", "directory", "path")
 

@@ -123,9 +123,7 @@ def guess_rank(metadata: Metadata) -> int | None:
 
 
 def say_partial(metadata: Metadata) -> str:
-    """Return why a file is no replica of any other, as its own metadata tell; "" if they do not. MindSpore's
-    files may hold only a part of what their rank had, because other ranks hold the rest.
-    """
+    """Return why a MindSpore file is no replica of any other, as its own metadata tell; else ""."""
     if metadata.get("remove_redundancy") == "True":
         return "it was saved with remove_redundancy and lacks what other ranks hold"
     return ""
