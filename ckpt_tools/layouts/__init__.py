@@ -11,7 +11,8 @@ from importlib import import_module
 
 from msgspec import Struct
 
-from ckpt_tools.layouts.common.layout import Compared, Layout, Purpose, as_int
+from ckpt_tools.layouts.common.counters import as_int
+from ckpt_tools.layouts.common.layout import Compared, Layout, Purpose
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where
 from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
 from ckpt_tools.layouts.common.templates import COORDS, compile_template

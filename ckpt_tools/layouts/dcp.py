@@ -10,20 +10,9 @@ from collections import defaultdict
 from functools import partial
 from itertools import chain
 
-from ckpt_tools.layouts.common.counters import check_steps, find_foreign, read_by_last_word
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    Steps,
-    Tracker,
-    as_int,
-    loss,
-    read_entry,
-)
-from ckpt_tools.layouts.common.lost_files import check_optimizer, compare_names
+from ckpt_tools.layouts.common.counters import as_int, check_steps, find_foreign, read_by_last_word
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, read_entry
+from ckpt_tools.layouts.common.lost_files import check_optimizer, compare_names, loss
 from ckpt_tools.layouts.common.saved_by import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.files import name_saved, read_tracker

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
-from ckpt_tools.layouts.common.counters import find_foreign
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, as_int, loss, name_home
+from ckpt_tools.layouts.common.counters import as_int, find_foreign
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, name_home
+from ckpt_tools.layouts.common.lost_files import loss
 from ckpt_tools.layouts.common.saved_by import MOST_RANKS
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint

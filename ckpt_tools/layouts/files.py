@@ -13,18 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_foreign, find_misnamed, read_count
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    Steps,
-    Tracker,
-    loss,
-    read_entry,
-)
-from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, get_holds, weights_of_a_trainer
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, read_entry
+from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, get_holds, loss, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import Outlines, read_path
 from ckpt_tools.layouts.declared import declare

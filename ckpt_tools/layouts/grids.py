@@ -10,19 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import check_epochs, check_steps, find_foreign, read_count
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    as_int,
-    check_all,
-    list_paths,
-    loss,
-)
-from ckpt_tools.layouts.common.lost_files import check_index, compare_names, list_lost
+from ckpt_tools.layouts.common.counters import as_int, check_epochs, check_steps, find_foreign, read_count
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, check_all
+from ckpt_tools.layouts.common.lost_files import check_index, compare_names, list_lost, list_paths, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw

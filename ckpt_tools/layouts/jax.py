@@ -7,8 +7,14 @@ from collections import defaultdict
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import check_steps
-from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, list_paths, loss
-from ckpt_tools.layouts.common.lost_files import check_array_count, compare_names, find_lost_arrays
+from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all
+from ckpt_tools.layouts.common.lost_files import (
+    check_array_count,
+    compare_names,
+    find_lost_arrays,
+    list_paths,
+    loss,
+)
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint

@@ -10,7 +10,13 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import check_steps, find_foreign, find_misnamed, read_by_last_word
+from ckpt_tools.layouts.common.counters import (
+    as_int,
+    check_steps,
+    find_foreign,
+    find_misnamed,
+    read_by_last_word,
+)
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
@@ -18,13 +24,16 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     Tracker,
-    as_int,
     check_all,
-    list_paths,
-    loss,
     read_number,
 )
-from ckpt_tools.layouts.common.lost_files import check_index, compare_names, find_lost_arrays
+from ckpt_tools.layouts.common.lost_files import (
+    check_index,
+    compare_names,
+    find_lost_arrays,
+    list_paths,
+    loss,
+)
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict

@@ -4,14 +4,16 @@ beside each other; MindFormers from 1.7 on; and MindIO TTP's dying gasps.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
+from json import dumps
+from typing import Annotated
 
-from ckpt_tools.layouts.common.counters import check_epochs
+from msgspec import Meta, MsgspecError, Struct, json
+
+from ckpt_tools.layouts.common.counters import as_int, check_epochs
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -21,12 +23,9 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     Steps,
-    as_int,
-    loss,
-    read_entry,
     read_number,
 )
-from ckpt_tools.layouts.common.lost_files import check_optimizer
+from ckpt_tools.layouts.common.lost_files import check_optimizer, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Flaw, Notes, Severity
@@ -164,12 +163,12 @@ _LIMIT = 4096
 """The most bytes of a note."""
 
 
-class _Noted(NamedTuple):
+class _Noted(Struct, frozen=True):
     """A rank's last checkpoint, as its meta.json says."""
 
-    epoch: int
-    step: int
-    file: str
+    last_epoch: int
+    last_step: int
+    last_ckpt_file: Annotated[str, Meta(pattern=rf"^{_NAME.pattern}\Z")]
 
 
 def check_records(checkpoints: Saves, notes: Notes) -> Iterator[Flaw | Finding]:
@@ -195,31 +194,23 @@ def _check_record(
     data: bytes, path: str, home: str, noted: dict[str, _Noted], notes: Notes
 ) -> Iterator[Flaw | Finding]:
     """Yield errors in the note of one rank, ``meta.json``; its content is added to ``noted``."""
-    note = _read_record(data)
-    if note is None:
+    try:
+        note = noted[path] = json.decode(data, type=_Noted)
+    except (MsgspecError, ValueError, RecursionError):
         text = "it is not a JSON object with last_epoch, last_step and last_ckpt_file"
         yield Flaw("bad-tracker", text, path=path)
         return
-    noted[path] = note
-    if not note.file.rpartition(".")[0].endswith(f"-{note.epoch}_{note.step}"):
-        both = f"epoch {note.epoch} step {note.step} and the file {note.file}"
+    file = note.last_ckpt_file
+    if not file.rpartition(".")[0].endswith(f"-{note.last_epoch}_{note.last_step}"):
+        both = f"epoch {note.last_epoch} step {note.last_step} and the file {file}"
         yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
-    elif wrong := notes.gone(f"{home}/{note.file}", path, f"it notes {note.file}, which is not there"):
+    elif wrong := notes.gone(f"{home}/{file}", path, f"it notes {file}, which is not there"):
         yield wrong
-
-
-def _read_record(data: bytes) -> _Noted | None:
-    """Return the content of a ``meta.json``; None if it is no such note."""
-    epoch, step = (as_int(read_entry(data, key)) for key in ("last_epoch", "last_step"))
-    name = read_entry(data, "last_ckpt_file")
-    if epoch is None or step is None or not isinstance(name, str) or not _NAME.fullmatch(name):
-        return None
-    return _Noted(epoch, step, name)
 
 
 def _find_ranks_ahead(noted: Mapping[str, _Noted]) -> Flaws:
     """Yield a warning if ranks note a later checkpoint than the last one that all ranks have."""
-    times = {path: (note.epoch, note.step) for path, note in noted.items()}
+    times = {path: (note.last_epoch, note.last_step) for path, note in noted.items()}
     if len(set(times.values())) > 1:
         lowest = min(times, key=lambda path: times[path])
         epoch, step = times[lowest]
@@ -247,7 +238,7 @@ def _check_resume_note(
 def _write_record(part: Part) -> bytes:
     """Return MindFormers' meta.json of a file, with the numbers in its name (mindformers/core/callback)."""
     counters = f'"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}'
-    return f'{{{counters}, "last_ckpt_file": {json.dumps(part.name)}}}'.encode()
+    return f'{{{counters}, "last_ckpt_file": {dumps(part.name)}}}'.encode()
 
 
 # ---- the layout

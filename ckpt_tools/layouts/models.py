@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, as_int, loss
-from ckpt_tools.layouts.common.lost_files import find_lost_shards, weights_of_a_trainer
+from ckpt_tools.layouts.common.counters import as_int
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves
+from ckpt_tools.layouts.common.lost_files import find_lost_shards, loss, weights_of_a_trainer
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.counters import check_steps, count_optimizer_steps, find_foreign
+from ckpt_tools.layouts.common.counters import as_int, check_steps, count_optimizer_steps, find_foreign
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -17,12 +17,9 @@ from ckpt_tools.layouts.common.layout import (
     Saves,
     Steps,
     Tracker,
-    as_int,
-    list_paths,
-    loss,
     name_home,
 )
-from ckpt_tools.layouts.common.lost_files import compare_names
+from ckpt_tools.layouts.common.lost_files import compare_names, list_paths, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint

@@ -10,18 +10,8 @@ from functools import partial
 from math import prod
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_misnamed, read_count
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Metadata,
-    Saves,
-    Steps,
-    Tracker,
-    list_paths,
-    loss,
-    name_home,
-    read_entry,
-)
-from ckpt_tools.layouts.common.lost_files import compare_names, list_lost
+from ckpt_tools.layouts.common.layout import Flaws, Metadata, Saves, Steps, Tracker, name_home, read_entry
+from ckpt_tools.layouts.common.lost_files import compare_names, list_lost, list_paths, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part

@@ -6,19 +6,9 @@ from __future__ import annotations
 
 import re
 
-from ckpt_tools.layouts.common.counters import read_first
-from ckpt_tools.layouts.common.layout import (
-    Beside,
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    Steps,
-    Tracker,
-    as_int,
-    loss,
-)
+from ckpt_tools.layouts.common.counters import as_int, read_first
+from ckpt_tools.layouts.common.layout import Beside, Flaws, Found, Metadata, Rows, Saves, Steps, Tracker
+from ckpt_tools.layouts.common.lost_files import loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import check_epochs, check_steps, read_steps
-from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, as_int, loss
-from ckpt_tools.layouts.common.lost_files import compare_names, find_lost_shards
+from ckpt_tools.layouts.common.counters import as_int, check_epochs, check_steps, read_steps
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker
+from ckpt_tools.layouts.common.lost_files import compare_names, find_lost_shards, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict

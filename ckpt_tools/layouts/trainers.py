@@ -6,9 +6,21 @@ import re
 from collections import Counter, defaultdict
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.counters import check_epochs, check_steps, find_foreign, read_number_in_run
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, as_int, loss
-from ckpt_tools.layouts.common.lost_files import check_index, compare_names, list_lost, warn_of_stale_index
+from ckpt_tools.layouts.common.counters import (
+    as_int,
+    check_epochs,
+    check_steps,
+    find_foreign,
+    read_number_in_run,
+)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves
+from ckpt_tools.layouts.common.lost_files import (
+    check_index,
+    compare_names,
+    list_lost,
+    loss,
+    warn_of_stale_index,
+)
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,8 +77,7 @@ class Part(_Row):
     than the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory listing alone shows (a
     dangling link, a directory in place of the file).
 
-    It behaves like a named tuple of the fields below. A tree may have a million parts: the fields that parts
-    of one directory or step share are in memory once (``Folder``, ``Moment``).
+    A tree may have a million parts: what those of one directory or step share is in memory once.
     """
 
     __slots__ = ()
@@ -126,31 +124,17 @@ class Part(_Row):
         moment = Moment(coords, step, epoch, step_in_epoch, generation, unfinished)
         return super().__new__(cls, folder, moment, rank, name, size, mtime_ns, findings)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._asdict().values())
-
-    def __len__(self) -> int:
-        return len(Part._fields)
-
-    def __getitem__(self, at: Any) -> Any:
-        return tuple(self)[at]
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(self)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Part._make, (tuple(self),)
 
     def __repr__(self) -> str:
         return f"Part({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
     def _asdict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in Part._fields}
+        return {name: getattr(self, name) for name in Part.__new__.__annotations__ if name != "return"}
 
     def _replace(self, **changes: Any) -> Part:
         return Part(**{**self._asdict(), **changes})
-
-
-_FIELDS = tuple(name for name in Part.__new__.__annotations__ if name != "return")
-for _names in ("_fields", "__match_args__"):
-    setattr(Part, _names, _FIELDS)
 
 
 class Unseen(NamedTuple):

@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, read_counts
-from ckpt_tools.layouts.common.layout import as_int
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, as_int, read_counts
 from ckpt_tools.layouts.common.lost_files import Holds, find_piece
 from ckpt_tools.layouts.common.templates import TOKENS
 from ckpt_tools.layouts.files import get_loop

@@ -215,10 +215,13 @@ def rank_set(value: object, _base: str = "") -> frozenset[int]:
 Members = tuple[tuple[int, ...], ...]
 
 
-def _read_group_list(value: object, where: str) -> Members:
-    """Return the groups of one role from a list of lists of ranks; ``where`` is for messages."""
-    if not isinstance(value, list) or not all(isinstance(g, list) and g for g in value):
-        raise ValueError(f"{where}: {value!r} is not a list of lists of ranks such as [[0, 4], [1, 5]]")
+def _read_groups(value: object, where: str) -> Members:
+    """Return the groups of one role: lists of ranks, or lines (or parts between ``;``) such as ``0,4``."""
+    if isinstance(value, str):
+        lines = (line.partition("#")[0].strip() for line in re.split(r"[;\n]", value))
+        value = [re.split(_SEPARATOR, line) for line in lines if line]
+    if not isinstance(value, list) or not value or not all(isinstance(g, list) and g for g in value):
+        raise ValueError(f"{where}: {value!r} names no groups such as [[0, 4], [1, 5]] or '0,4;1,5'")
     groups = tuple(tuple(_read_ranks(str(r) for r in group)) for group in value)
     seen: set[int] = set()
     for rank in chain.from_iterable(groups):
@@ -228,32 +231,16 @@ def _read_group_list(value: object, where: str) -> Members:
     return groups
 
 
-def _read_group_text(text: str, where: str) -> Members:
-    """Return the groups of lines (or parts between ``;``) such as ``0,4``; ``where`` is for messages."""
-    lines = (line.partition("#")[0].strip() for line in re.split(r"[;\n]", text))
-    groups = _read_group_list([re.split(_SEPARATOR, line) for line in lines if line], where)
-    if not groups:
-        raise ValueError(f"{where} names no group: write one group per line, such as 0,4")
-    return groups
-
-
 def _read_group_file(path: str, trusted: Trust) -> Groups:
     """Return the groups by role of a file with lines or JSON; the role "" stands for every role."""
     try:
         text = trust.read(path, 64 << 20, trusted).decode()  # the groups of the largest job are a fraction
-    except (OSError, ValueError) as e:
+        value = json.loads(text) if text.lstrip()[:1] in ("[", "{") else text
+    except (OSError, ValueError, RecursionError) as e:
         hint = "use groups such as '0,4;1,5', or a file of them"
         raise ValueError(f"{path!r} cannot be read ({e}): {hint}") from e
-    if text.lstrip()[:1] not in ("[", "{"):
-        return {"": _read_group_text(text, path)}
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply") from None
-    except ValueError as e:
-        raise ValueError(f"{path}: {e}") from e
     by_role = value if isinstance(value, dict) else {"": value}
-    return {role: _read_group_list(groups, path) for role, groups in by_role.items()}
+    return {role: _read_groups(groups, path) for role, groups in by_role.items()}
 
 
 def _read_group_entry(entry: str, base: str, trusted: Trust) -> Groups:
@@ -265,7 +252,7 @@ def _read_group_entry(entry: str, base: str, trusted: Trust) -> Groups:
         raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
     role, groups = m[1] or "", m[2]
     if re.fullmatch(r"[0-9,;\s-]+", groups):
-        return {role: _read_group_text(groups, repr(groups))}
+        return {role: _read_groups(groups, repr(groups))}
     by_role = _read_group_file(path(groups, base), trusted)
     if role and set(by_role) != {""}:
         raise ValueError(f"{groups} names the roles itself: drop '{role}='")
@@ -277,11 +264,11 @@ def _list_group_entries(value: object, base: str, trusted: Trust) -> Iterator[Gr
     if isinstance(value, dict):
         for role, given in value.items():
             if isinstance(given, list):
-                yield {role: _read_group_list(given, role)}
+                yield {role: _read_groups(given, role)}
             else:
                 yield _read_group_entry(f"{role}={given}", base, trusted)
     elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
-        yield {"": _read_group_list(value, "replica-groups")}
+        yield {"": _read_groups(value, "replica-groups")}
     else:
         for entry in value if isinstance(value, list) else text(value, base).strip().splitlines():
             yield _read_group_entry(text(entry, base).strip(), base, trusted)
@@ -304,10 +291,8 @@ def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Grou
 
 def names(value: object, _base: str) -> tuple[str, ...]:
     """Return the names in a list, or in a text between commas. Raise ValueError."""
-    words = [w.strip() for w in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(words, list) or not words or not all(isinstance(w, str) and w for w in words):
-        raise ValueError(f"{value!r} is not a list of names: use epoch_num,state_dict")
-    return tuple(words)
+    words = value.split(",") if isinstance(value, str) else value
+    return _read_texts(words, "a list of names: use epoch_num,state_dict")
 
 
 def _read_texts(value: object, what: str) -> tuple[str, ...]:

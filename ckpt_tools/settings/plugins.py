@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from functools import cache, wraps
 from importlib import import_module, metadata
 from typing import Any, NamedTuple
@@ -106,7 +106,6 @@ def forget() -> None:
     """Drop all found plug-ins and the caches made from them: some were installed, or switched off."""
     with _lock:
         _find.cache_clear()
-        _describe_packages.cache_clear()
     for clear_cache in _keepers:
         clear_cache()
 
@@ -181,17 +180,11 @@ def tool_version() -> str:
 
 
 def packages() -> str:
-    """Return tool_version() without ckpt's own version; "" if no package adds to a DECIDING group."""
+    """Return the packages of DECIDING groups, and what is broken of them, as a text; "" without any."""
     with _lock:
-        return "" if _is_off() else _describe_packages()
-
-
-@cache
-def _describe_packages() -> str:
-    """Return a text with the packages of DECIDING groups, and what is broken of them; "" without any."""
-    names, wrong = _list_deciding_packages(_find()), list_broken(DECIDING)
-    installed = f" with {', '.join(names)}" if names else ""
-    return f"{installed} but without {', '.join(b.what for b in wrong)}" if wrong else installed
+        names, wrong = ([], []) if _is_off() else (_list_deciding_packages(_find()), list_broken(DECIDING))
+        installed = f" with {', '.join(names)}" if names else ""
+        return f"{installed} but without {', '.join(b.what for b in wrong)}" if wrong else installed
 
 
 @cache
@@ -234,18 +227,14 @@ def _import_group(found: _Found, group: str) -> Mapping[str, Plugin]:
             raise UsageError(f"{entry} cannot have that name: {why}", HINT)
         try:
             imported[entry.name] = Plugin(entry.name, _load(entry), entry.package)
-        except _Unusable as e:
+        except ImportError as e:
             found.broken.append(Broken(str(entry), str(e), group))
     found.groups[group] = imported
     return imported
 
 
-class _Unusable(Exception):
-    """One reason why a plug-in cannot be used."""
-
-
 def _load(entry: Entry) -> Any:
-    """Return the value of an entry point, guarded: its errors name its package. Raise _Unusable."""
+    """Return the value of an entry point, guarded: its errors name its package. Raise ImportError."""
     module, oldest = entry.value.partition(":")[0], OLDEST_API.get(entry.group, 1)
     try:
         with redirect_stdout(sys.stderr):  # stdout is for answers
@@ -253,16 +242,16 @@ def _load(entry: Entry) -> Any:
     except (Exception, SystemExit) as e:
         is_old = isinstance(e, TypeError) and oldest > 1
         old = f"; those of version {oldest} of the interface have other fields" if is_old else ""
-        raise _Unusable(f"{type(e).__name__}: {e}{old}") from e
+        raise ImportError(f"{type(e).__name__}: {e}{old}") from e
     homes: list[Any] = [sys.modules.get(name) for name in (module, module.partition(".")[0])]
     api = next((home.CKPT_API for home in homes if hasattr(home, "CKPT_API")), 1)
     if not isinstance(api, int) or not oldest <= api <= API_VERSION:
         text = f"it is written for version {api!r} of the interface, and ckpt {__version__} has {API_VERSION}"
-        raise _Unusable(f"{text} (CKPT_API)")
+        raise ImportError(f"{text} (CKPT_API)")
     if _KINDS[entry.group] not in [(kind.__module__, kind.__qualname__) for kind in type(value).__mro__]:
-        raise _Unusable(f"{entry.value} is a {type(value).__name__}, no {_KINDS[entry.group][1]}")
+        raise ImportError(f"{entry.value} is a {type(value).__name__}, no {_KINDS[entry.group][1]}")
     if value.name != entry.name:
-        raise _Unusable(f"it calls itself {value.name!r}, and its entry point says {entry.name!r}")
+        raise ImportError(f"it calls itself {value.name!r}, and its entry point says {entry.name!r}")
     return _guard(value, entry)
 
 
@@ -294,29 +283,18 @@ def find_function(how: Callable[..., Any] | str) -> Callable[..., Any]:
     return call
 
 
-@contextmanager
-def _blame(entry: Entry, name: str) -> Iterator[None]:
-    """Raise CannotLook that names the plug-in and its field ``name`` for any error but a CkptError."""
-    try:
-        yield
-    except CkptError:
-        raise
-    except Exception as e:
-        raise CannotLook(f"{entry} failed in {name!r}: {type(e).__name__}: {e}", HINT) from e
-
-
 def _guard_call(function: Callable[..., Any], entry: Entry, name: str) -> Callable[..., Any]:
     """Return a function of a plug-in whose errors, also those of an iterator it returns, name the plug-in."""
 
-    def guard_items(answer: Iterator[Any]) -> Iterator[Any]:
-        with _blame(entry, name):
-            yield from answer
-
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        with _blame(entry, name):
+        try:
             answer = function(*args, **named)
-        return guard_items(answer) if isinstance(answer, Iterator) else answer
+            return iter(list(answer)) if isinstance(answer, Iterator) else answer
+        except CkptError:
+            raise
+        except Exception as e:
+            raise CannotLook(f"{entry} failed in {name!r}: {type(e).__name__}: {e}", HINT) from e
 
     return call
 

@@ -244,7 +244,7 @@ def test_bad_replica_group_files(tmp_path, content):
 def test_all_is_a_group_and_no_role_of_a_file(here):
     found = resolve(here, {"replica-groups": ["all", "optimizer=0,1"]}).selection()
     assert found.replicas_all and found.replica_groups == {"optimizer": ((0, 1),)}
-    (here / "groups.json").write_text('{"*": []}')
+    (here / "groups.json").write_text('{"*": [[0]]}')
     with pytest.raises(UsageError, match="there is no role"):
         resolve(here, {"replica-groups": [str(here / "groups.json")]})
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Found, Metadata, Rows, Steps, as_int
+from ckpt_tools.layouts.common.layout import Found, Metadata, Rows, Steps
 from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Scalar
 
 SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps", "global_step"})
 """Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info): all ranks of
@@ -45,6 +46,11 @@ EPOCHS = (
 )
 _LONGEST_OBJECT = 4096
 Counter = Callable[[Metadata], "int | None"]
+
+
+def as_int(value: Scalar) -> int | None:
+    """Return a metadata value if it is an int, else None (True is no int here)."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def read_first(metadata: Metadata, keys: Sequence[str]) -> int | None:

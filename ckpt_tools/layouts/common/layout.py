@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Flaw, Notes, Severity
+from ckpt_tools.model.finding import Finding, Flaw, Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report, Scalar
@@ -100,17 +100,6 @@ def read_entry(data: bytes, *keys: str) -> Any:
 def name_home(checkpoint: Checkpoint) -> str:
     """Return the name of a checkpoint's own directory, or of its file if it has none."""
     return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
-
-
-def list_paths(c: Checkpoint, *roles: str) -> frozenset[str]:
-    """Return the paths of a checkpoint's files below it; only files of these ``roles``, if any are given."""
-    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if not roles or p.role in roles)
-
-
-def loss(text: str, path: str = "", *, sure: bool = True, hint: str = "") -> Flaw:
-    """Return the flaw of a checkpoint that has lost a file; a warning unless it is ``sure``."""
-    severity = None if sure else Severity.WARNING
-    return Flaw("missing-part", text, path=path, severity=severity, hint=hint)
 
 
 class Tracker(Struct, frozen=True):
@@ -275,8 +264,3 @@ class Layout(Struct, frozen=True, dict=True):
     @cached_property
     def _by_name(self) -> dict[str, Piece]:
         return {p.name: p for p in self.pieces}
-
-
-def as_int(value: Scalar) -> int | None:
-    """Return a metadata value if it is an int, else None (True is no int here)."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, as_int, loss
+from ckpt_tools.layouts.common.counters import as_int
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Kind, Part
 
 _Shard = tuple[str, tuple[tuple[str, int], ...]]
@@ -71,6 +72,17 @@ def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
         text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
         text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
         yield loss(text, c.path, sure=False)
+
+
+def list_paths(c: Checkpoint, *roles: str) -> frozenset[str]:
+    """Return the paths of a checkpoint's files below it; only files of these ``roles``, if any are given."""
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if not roles or p.role in roles)
+
+
+def loss(text: str, path: str = "", *, sure: bool = True, hint: str = "") -> Flaw:
+    """Return the flaw of a checkpoint that has lost a file; a warning unless it is ``sure``."""
+    severity = None if sure else Severity.WARNING
+    return Flaw("missing-part", text, path=path, severity=severity, hint=hint)
 
 
 def list_lost(c: Checkpoint, beside: Saves, names: Callable[[Checkpoint], frozenset[str]]) -> list[str]:

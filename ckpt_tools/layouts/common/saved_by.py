@@ -9,8 +9,8 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from ckpt_tools.layouts import COORDS
-from ckpt_tools.layouts.common.counters import read_first
-from ckpt_tools.layouts.common.layout import Metadata, as_int
+from ckpt_tools.layouts.common.counters import as_int, read_first
+from ckpt_tools.layouts.common.layout import Metadata
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Report
 
