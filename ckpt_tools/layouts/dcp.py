@@ -189,8 +189,6 @@ def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:
 PADDLE_DIST = declare("dcp", "paddle-dist", resume=_resume_paddle)
 
 
-_MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor", "dcp")
-"""Directories that may hold the model: every save has at least one of them."""
 _TRACKED = "latest_checkpointed_iteration"
 
 
@@ -217,10 +215,7 @@ def _read_iteration(data: bytes) -> int | None:
 
 
 def _find_lost_of_set(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield a save without a model, files that other saves have, and a lone save without an optimizer."""
-    holding = {"safetensors", "worker_index", *(f"{name}_index" for name in _MODELS)}
-    if holding.isdisjoint(p.role for p in c.parts):
-        yield loss(f"none of its directories holds a model ({', '.join(_MODELS)})", c.path)
+    """Yield files that the run's other saves have, and a lone save without an optimizer."""
     yield from find_lost_beside(c, beside)
     yield from check_optimizer(c, beside, ("model_index", "weights_index", "safetensors"))
 
@@ -269,8 +264,7 @@ COSMOS = declare(
 
 
 def _check_ranks(parts: Rows) -> Found:
-    """Yield files of another step than their directory's, and ranks without a file (of random numbers)."""
-    yield from check_steps(parts, "global_step", "step", role="trainer")
+    """Yield ranks without a file (of random numbers), where another rank's ``world_size`` counts them."""
     rows = [(part, report) for part, report in parts if part.role == "trainer"]
     saved = defaultdict[str, set[int]](set)
     for part, _ in rows:

@@ -7,7 +7,8 @@ word is a format, the value of a field of ``Piece``, or ``KEY=TEXT`` for a field
 ``KEY=TEXT`` replaces ``(KEY)`` in its lines, and ``mark=TEXT`` is appended to the names of its pieces.
 ``deep=1-6`` makes six pieces: ``#`` becomes a number, and ``…`` as many directories. ``[text]`` has more
 texts for ``(KEY)``; ``[homes]`` has lists of directories, each with a mark, for a word in the place of
-DIRECTORY.
+DIRECTORY. ``check`` has options of ``check_steps``, ``borrowed`` the counters for ``find_foreign``, and
+``[[LAYOUT.lost]]`` what a save lacks that ``has`` other files (``Lack``).
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from ckpt_tools.layouts.common.layout import (
     Purpose,
     Ranks,
     Tracker,
-    check_all,
+    find_all,
     make_resume,
     name_home,
     read_last_name,
     read_number,
 )
+from ckpt_tools.layouts.common.lost_files import Lack, find_lacks
 from ckpt_tools.layouts.common.piece import JSON, TORCH, Changes, Claim, Content, Piece, Readers, Stage, Where
 from ckpt_tools.layouts.common.templates import DATES
 from ckpt_tools.model.part import Kind
@@ -140,7 +142,7 @@ def _read_words(words: Sequence[str]) -> dict[str, Any]:
 
 
 def declare(file: str, name: str, **given: Any) -> Layout:
-    """Return the layout ``name`` of ``data/FILE.toml``; the ``given`` fields override the file's."""
+    """Return the layout ``name`` of ``data/FILE.toml``; ``given`` are its other fields, and more checks."""
     table = _freeze(read_data(file)[name])
     made = {
         "pieces": tuple(read_pieces(file, table.pop("pieces", ""))),
@@ -149,8 +151,11 @@ def declare(file: str, name: str, **given: Any) -> Layout:
     checks = [partial(check_steps, **options) for options in table.pop("check", ())]
     if keys := table.pop("borrowed", None):
         checks.append(partial(find_foreign, keys=keys))
-    if checks:
-        made["check"] = check_all(*checks)
+    lacks = tuple(Lack(**options) for options in table.pop("lost", ()))
+    finders = {"check": checks, "lost": [partial(find_lacks, lacks)] if lacks else []}
+    for field, own in finders.items():
+        if found := [*own, *([given.pop(field)] if field in given else ())]:
+            made[field] = find_all(*found)
     if steps := table.pop("steps", None):
         made["steps"] = partial(read_steps, **steps)
     if tracker := table.pop("tracker", None):

@@ -7,29 +7,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import as_int, check_epochs, check_steps, find_foreign, read_count
-from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, check_all
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves
 from ckpt_tools.layouts.common.lost_files import check_index, compare_names, list_lost, list_paths, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
-
-
-def _check_colossalai(parts: Rows) -> Found:
-    """Yield files running_states.json whose epoch or step differs from the directory's name."""
-    yield from check_epochs(parts, "epoch", role="state")
-    yield from check_steps(parts, "global_step", role="state")
-    for part, report in parts:
-        step = as_int(report.metadata.get("step")) if part.role == "state" else None
-        if None not in (step, part.step_in_epoch) and step != part.step_in_epoch:
-            text = f"the name says step {part.step_in_epoch}, the file's step is {step}"
-            yield part.path, Flaw("step-mismatch", text)
 
 
 def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -38,15 +24,12 @@ def _resume_colossalai(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path, ("--load" if example else "--load_checkpoint", checkpoint.path))
 
 
-COLOSSALAI = declare(
-    "grids", "colossalai", resume=_resume_colossalai, check=_check_colossalai, lost=check_index
-)
+COLOSSALAI = declare("grids", "colossalai", resume=_resume_colossalai, lost=check_index)
 _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 
 
 def _check_nanotron(parts: Rows) -> Found:
-    """Yield files of another step than the directory's name, and ranks without a file of the model."""
-    yield from check_steps(parts, "metas.last_train_step", "last_train_step")
+    """Yield ranks without a file of the model."""
     for path, text in _find_lost_ranks([part for part, _ in parts if part.role != "random"]):
         yield path, loss(text)
 
@@ -88,11 +71,6 @@ def _find_lost_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
 NANOTRON = declare("grids", "nanotron", check=_check_nanotron, lost=_find_lost_of_nanotron)
 
 
-def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
-    """Return the number of steps that fairseq2's trainer has done, under its new name or its old one."""
-    return read_count(metadata, ("step_nr", "_step_nr"))
-
-
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
     """Yield files that the save's other files imply; if none, files that all saves ``beside`` it have."""
     gone = sorted(_list_implied(c) - list_paths(c))
@@ -117,12 +95,4 @@ def _list_implied(c: Checkpoint) -> set[str]:
     return implied
 
 
-FAIRSEQ2 = declare(
-    "grids",
-    "fairseq2",
-    check=check_all(
-        partial(check_steps, read=_read_step_of_fairseq2, what="step_nr", role="trainer"),
-        partial(find_foreign, keys={"optimizer": ("optimizer_step",)}),
-    ),
-    lost=_find_lost_of_fairseq2,
-)
+FAIRSEQ2 = declare("grids", "fairseq2", lost=_find_lost_of_fairseq2)

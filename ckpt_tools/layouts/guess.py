@@ -338,14 +338,12 @@ def _split_template(template: str) -> list[str]:
 def near_miss(piece: Piece, path: str) -> Miss | None:
     """Return how far the end of ``path`` follows the template; None if it fits, or has no literal of it."""
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
-    parts, fits = _split_template(piece.template), [""]
-    for i in range(1, len(parts) + 1):
-        if (m := re.match(compile_template("".join(parts[:i])), tail)) is None:
-            break
-        fits.append(m[0])
-    best, remaining = len(fits) - 1, tail[len(fits[-1]) :]
-    if best == len(parts):
-        whole = re.fullmatch(compile_template(piece.template), tail)
-        return None if whole else Miss(path, fits[-1], "the end of the name", remaining)
-    literal = any(token.strip("/") and token[0] not in "{[<" for token in parts[:best])
-    return Miss(path, fits[-1], parts[best], remaining[:80]) if literal else None
+    if re.fullmatch(compile_template(piece.template), tail):
+        return None
+    parts, best, fits = _split_template(piece.template), 0, ""
+    while best < len(parts) and (m := re.match(compile_template("".join(parts[: best + 1])), tail)):
+        best, fits = best + 1, m[0]
+    if not any(token.strip("/") and token[0] not in "{[<" for token in parts[:best]):
+        return None
+    expected = parts[best] if best < len(parts) else "the end of the name"
+    return Miss(path, fits, expected, tail[len(fits) :][:80])

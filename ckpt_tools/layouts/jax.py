@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from functools import partial
 
-from ckpt_tools.layouts.common.counters import check_steps
-from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all
+from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker
 from ckpt_tools.layouts.common.lost_files import (
     check_array_count,
     compare_names,
@@ -19,12 +17,7 @@ from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 
-AXLEARN = declare(
-    "jax",
-    "axlearn",
-    check=check_all(partial(check_steps, read="step", role="index"), check_array_count),
-    lost=find_lost_arrays,
-)
+AXLEARN = declare("jax", "axlearn", check=check_array_count, lost=find_lost_arrays)
 _SAVES = "checkpoint.bv-"
 
 
@@ -56,12 +49,7 @@ def _find_lost_of_levanter(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 LEVANTER = declare("jax", "levanter", lost=_find_lost_of_levanter)
-T5X = declare(
-    "jax",
-    "t5x",
-    check=check_all(partial(check_steps, read="optimizer.state.step"), check_array_count),
-    lost=find_lost_arrays,
-)
+T5X = declare("jax", "t5x", check=check_array_count, lost=find_lost_arrays)
 FLAX = declare("jax", "flax")
 EASYLM = declare("jax", "easylm")
 

@@ -13,7 +13,6 @@ from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import (
     as_int,
     check_steps,
-    find_foreign,
     find_misnamed,
     read_by_last_word,
 )
@@ -24,7 +23,7 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     Tracker,
-    check_all,
+    find_all,
     read_number,
 )
 from ckpt_tools.layouts.common.lost_files import (
@@ -46,17 +45,6 @@ def read_tracker(data: bytes) -> int | str | None:
     return "release" if data.strip() == b"release" else read_number(data)
 
 
-def _check_legacy(parts: Rows) -> Found:
-    """Yield files of another iteration than their directory."""
-    for part, report in parts:
-        # in some versions args.iteration is the one that the job started from
-        key = "iteration" if "iteration" in report.metadata else "args.iteration"
-        iteration = as_int(report.metadata.get(key))
-        if iteration is not None and part.step is not None and iteration != part.step:
-            text = f"the directory says iteration {part.step}, the file says {iteration} ({key})"
-            yield part.path, Flaw("step-mismatch", text)
-
-
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     """Return Megatron-LM's arguments: the directory above the iterations, and the iteration."""
     base = checkpoint.parts[0].base
@@ -66,16 +54,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 TRACKER = Tracker(file="latest_checkpointed_iteration.txt", read=read_tracker)
-MEGATRON = declare("megatron", "megatron", resume=_resume, tracker=TRACKER, check=_check_legacy)
-
-
-def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield lost arrays of the format ``zarr``, which nothing lists, and lost counters of Megatron-Bridge."""
-    yield from find_lost_arrays(c, beside)
-    roles = {p.role for p in c.parts}
-    if not beside and "run_config" in roles and "train_state" not in roles:
-        text = "there is no train_state.pt, which is saved with run_config.yaml and holds the step"
-        yield loss(text, c.path)
+MEGATRON = declare("megatron", "megatron", resume=_resume, tracker=TRACKER)
 
 
 def _read_iteration(metadata: Metadata) -> int | None:
@@ -95,13 +74,8 @@ def check_metadata(parts: Rows) -> Found:
             yield part.path, loss(text)
 
 
-_check_core = check_all(
-    dcp.check_common,
-    check_metadata,
-    partial(check_steps, read=_read_iteration, what="iteration"),
-    partial(check_steps, read="step", role="train_state"),
-    partial(find_foreign, keys={"data": ("optimizer_step",), "prefixed": ("optimizer_step",)}),
-)
+_check_files = find_all(dcp.check_common, check_metadata)
+_check_core = find_all(_check_files, partial(check_steps, read=_read_iteration, what="iteration"))
 
 
 MEGATRON_CORE = declare(
@@ -109,13 +83,13 @@ MEGATRON_CORE = declare(
     "megatron-core",
     resume=_resume,
     check=_check_core,
-    lost=_find_lost_of_core,
+    lost=find_lost_arrays,
     tracker=replace(TRACKER, state_copy="latest_train_state.pt"),
 )
 NEMO = declare(
     "megatron",
     "nemo",
-    check=check_all(
+    check=find_all(
         dcp.check_common,
         # the name counts from 0, ``global_step`` in common.pt from 1
         partial(find_misnamed, named_by=lambda p: (p.step, None, None)),
@@ -123,33 +97,7 @@ NEMO = declare(
 )
 
 
-def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield what a lone save lacks: a model, its optimizer, and the files that loaders ask for."""
-    roles = {p.role for p in c.parts}
-    if beside:  # these show what is missing
-        return
-    for model in ("policy", "value"):  # the latter in PPO alone
-        # the roles of files that hold a model, or that describe such files
-        of_model = f"{model}_index", f"{model}_model_index", f"{model}_model"
-        if (model == "policy" or f"{model}_optimizer_index" in roles) and roles.isdisjoint(of_model):
-            yield loss(f"there is no model in {model}/weights", c.path)
-        if f"{model}_model_index" in roles and f"{model}_optimizer_index" not in roles:
-            text = f"there is no {model}/optimizer, and no other save tells whether there was one"
-            yield loss(text, c.path, sure=False)
-        if {f"{model}_common", f"{model}_index"} <= roles and f"{model}_metadata" not in roles:
-            text = f"there is no metadata.json with {model}/weights/iter_0000000/common.pt"
-            yield loss(f"{text}: its loader asks for it", c.path)
-    if "data" not in roles:
-        text = "there is no train_dataloader.pt, without which NeMo-RL's own loops do not resume"
-        yield loss(text, c.path, sure=False)
-
-
-NEMO_RL = declare(
-    "megatron",
-    "nemo-rl",
-    check=check_all(dcp.check_common, check_metadata, partial(check_steps, read="step", role="info")),
-    lost=_find_lost_of_nemo_rl,
-)
+NEMO_RL = declare("megatron", "nemo-rl", check=_check_files)
 
 
 def _find_lost_of_swift(c: Checkpoint, beside: Saves) -> Flaws:
@@ -161,13 +109,12 @@ def _find_lost_of_swift(c: Checkpoint, beside: Saves) -> Flaws:
     for role, name in (("index", ".metadata"), ("metadata", "metadata.json")):
         if role not in roles and (role == "index" or "common" in roles):  # Megatron-FSDP saves neither
             yield loss(f"there is no {name}: it was never finished, or lost it", c.path)
-    yield from _find_lost_of_core(c, beside)
+    yield from find_lost_arrays(c, beside)
 
 
 def _check_swift(parts: Rows) -> Found:
     """Yield also trackers that do not name the directory beside them: ms-swift asks for no other one."""
     yield from _check_core(parts)
-    yield from check_steps(parts, "value", "the iteration in it", role="tracker")
     for p, r in parts:
         value = r.metadata.get("value")
         is_good = p.role != "tracker" or as_int(value) is not None or value == "release"
@@ -216,7 +163,7 @@ def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
 VERL = declare(
     "verl",
     "verl",
-    check=check_all(dcp.check_common, check_metadata),
+    check=_check_files,
     lost=_find_lost_of_verl,
     tracker=replace(TRACKER, always=False),
 )
@@ -236,6 +183,6 @@ def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
 SKYRL = declare(
     "verl",
     "skyrl",
-    check=check_all(dcp.check_common, partial(check_steps, read="global_step", role="trainer")),
+    check=dcp.check_common,
     lost=_find_lost_of_skyrl,
 )

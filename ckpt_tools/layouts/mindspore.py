@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta, MsgspecError, Struct, json
 
-from ckpt_tools.layouts.common.counters import as_int, check_epochs
+from ckpt_tools.layouts.common.counters import as_int
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -285,7 +285,6 @@ def _check_mindio(parts: Rows) -> Found:
     """Yield files whose ``epoch_num`` or ``step_num`` contradicts the names of files or directories."""
     homes = defaultdict[str, _Values](list)
     for part, report in parts:
-        yield from check_epochs([(part, report)], "epoch_num")
         step_num, batch_num = (as_int(report.metadata.get(key)) for key in ("step_num", "batch_num"))
         if step_num is None:
             continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.counters import as_int, check_steps, count_optimizer_steps, find_foreign
+from ckpt_tools.layouts.common.counters import as_int, count_optimizer_steps, find_foreign
 from ckpt_tools.layouts.common.layout import (
     Counting,
     Flaws,
@@ -109,7 +109,6 @@ def _read_elements(part: Part, metadata: Metadata) -> Steps:
 
 def _check_elements(parts: Rows) -> Found:
     """Yield steps other than the actions that the agent counts: each action is a step of an environment."""
-    yield from check_steps(parts, "value", "count", role="progress")
     actions = {p.home: n for p, r in parts if (n := as_int(r.metadata.get(_ACTIONS))) is not None}
     counters = [row for row in parts if row[0].home in actions and row[0].piece == "step"]
     steps = {p.home: n for p, r in counters if (n := as_int(r.metadata.get("value"))) is not None}
@@ -124,13 +123,7 @@ def _check_elements(parts: Rows) -> Found:
 
 
 def _find_lost_of_elements(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield files that are always saved with those that are there, gaps in shards, and other saves' files."""
-    pieces = {p.piece for p in c.parts}
-    if {"agent", "replay"} <= pieces and "step" not in pieces:
-        yield loss("there is no step.pkl, which DreamerV3 saves beside an agent and its replay", c.path)
-    if {"agent", "step"} <= pieces and "replay" not in pieces and not beside:
-        text = "there is no replay.pkl, which DreamerV3 saves beside an agent and its steps"
-        yield loss(text, c.path, sure=False)
+    """Yield gaps in shards, and files that other saves have."""
     shards = defaultdict[str, set[int]](set)
     for p in c.parts:
         if p.piece == "shard":
@@ -156,8 +149,7 @@ _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safe
 
 
 def _check_lerobot(parts: Rows) -> Found:
-    """Yield a step other than the directory's, and what JSON tells of: states of processors, a schedule."""
-    yield from check_steps(parts, "step", role="progress")
+    """Yield lost files that JSON beside them tells of: states of processors, a schedule."""
     paths = {p.path for p, _ in parts}
     for part, report in parts:
         stem = part.name.removesuffix(".json")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import as_int, check_epochs, check_steps, read_steps
+from ckpt_tools.layouts.common.counters import as_int, check_steps, read_steps
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker
 from ckpt_tools.layouts.common.lost_files import compare_names, find_lost_shards, loss
 from ckpt_tools.layouts.declared import declare
@@ -64,7 +64,7 @@ def _check_fairseq(parts: Rows) -> Found:
     """Yield files of another update or epoch than their name, and an old checkpoint_last beside new ones."""
     named = [(p, r) for p, r in parts if p.piece.removesuffix("_shard") in ("update", "epoch")]
     yield from check_steps(named, _UPDATES, "num_updates")
-    yield from check_epochs(named, _read_epoch_of_fairseq, "train iterator")
+    yield from check_steps(named, _read_epoch_of_fairseq, "train iterator", unit="epoch")
     newest = max((n for _, r in named if (n := as_int(r.metadata.get(_UPDATES))) is not None), default=0)
     for part, report in parts:
         own = as_int(report.metadata.get(_UPDATES))

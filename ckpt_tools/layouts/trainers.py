@@ -8,8 +8,6 @@ from collections import Counter, defaultdict
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import (
     as_int,
-    check_epochs,
-    check_steps,
     find_foreign,
     read_number_in_run,
 )
@@ -29,8 +27,6 @@ from ckpt_tools.model.part import Part
 
 def _check_trainer(parts: Rows) -> Found:
     """Yield files of another save than their directory's name, and missing files of a DeepSpeed engine."""
-    yield from check_steps([row for row in parts if row[0].piece == "state"], "global_step")
-    yield from find_foreign(parts, {"optimizer": ("optimizer_step",)})
     yield from _find_older_files(parts)
     yield from deepspeed.find_lost_optimizers(parts)
 
@@ -203,10 +199,8 @@ ACCELERATE = declare("accelerate", "accelerate", check=_check_accelerate, lost=_
 
 
 def _check_lightning(parts: Rows) -> Found:
-    """Yield files of another step or epoch than their names, and an older ``last.ckpt`` than those."""
-    yield from check_steps(parts, "global_step")
+    """Yield lost files of a DeepSpeed engine, and a ``last.ckpt`` of an older step than other files."""
     yield from deepspeed.find_lost_optimizers(parts)
-    yield from check_epochs(parts, "epoch")
     named = [p for p, _ in parts if p.piece in ("checkpoint", "called")]
     newest, newest_ns = max(((p.step, p.mtime_ns) for p in named if p.step is not None), default=(0, 0))
     rows = [(as_int(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]

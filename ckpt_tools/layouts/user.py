@@ -16,7 +16,6 @@ from ckpt_tools.layouts import Layouts, use
 from ckpt_tools.layouts.common.counters import (
     EPOCHS,
     STEPS,
-    check_epochs,
     check_steps,
     find_misnamed,
     read_steps,
@@ -207,7 +206,7 @@ def _check_steps(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Row
         for path, flaw in find_misnamed(parts, lambda p: (p.step, p.epoch, p.step_in_epoch)):
             yield path, replace(flaw, severity=Severity.WARNING, hint=_UNIT)
     yield from check_steps(parts, step_keys, " or ".join(step_keys))
-    yield from check_epochs(parts, epoch_keys, " or ".join(epoch_keys))
+    yield from check_steps(parts, epoch_keys, " or ".join(epoch_keys), unit="epoch")
 
 
 def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:

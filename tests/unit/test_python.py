@@ -46,9 +46,7 @@ def test_ranks_have_files_of_their_own() -> None:
     assert {f for r in made.by_rank for f in made.files(r.rank)} <= set(made.files())
     with pytest.raises(KeyError):
         made.files(99)
-    html = made._repr_html_()
-    assert "step 120" in html and "step 160" in html and sample.empty_plan().files() == []
-    assert sample.empty_plan().path is None and "nothing" in sample.empty_plan()._repr_html_()
+    assert sample.empty_plan().files() == [] and sample.empty_plan().path is None
 
 
 @pytest.mark.parametrize(

@@ -115,23 +115,19 @@ def read_steps(
 def check_steps(
     parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "", unit: str = "step"
 ) -> Found:
-    """Yield files (of a ``role``) of another step (or other ``unit``) than their name. ``read`` is its entry,
-    several of which the first one counts, or a function of the metadata; messages call it ``what``.
+    """Yield files (of a ``role``) of another step than their name, or epoch or step_in_epoch by ``unit``.
+    ``read`` is the entry (of several the first counts), or a function; messages call it ``what``.
     """
     for part, report in parts:
         if callable(read):
             in_file = read(report.metadata)
         else:
             in_file = read_first(report.metadata, [read] if isinstance(read, str) else read)
-        in_name = part.step if unit == "step" else part.epoch
+        in_name = getattr(part, unit)
         if part.role == (role or part.role) and None not in (in_file, in_name) and in_file != in_name:
-            text = f"the name says {unit} {in_name}, the file's {what or read} is {in_file}"
-            yield part.path, Flaw("step-mismatch" if unit == "step" else "epoch-mismatch", text)
-
-
-def check_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "") -> Found:
-    """Yield files that hold another epoch than their name; otherwise as ``check_steps``."""
-    return check_steps(parts, read, what, role, "epoch")
+            counted = "epoch" if unit == "epoch" else "step"
+            text = f"the name says {counted} {in_name}, the file's {what or read} is {in_file}"
+            yield part.path, Flaw(f"{counted}-mismatch", text)
 
 
 def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import cached_property
 from itertools import chain
-from typing import Any, Never
+from typing import Any, Never, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report, Scalar
 
+_T = TypeVar("_T")
 Metadata = Mapping[str, Scalar]
 Rows = Sequence[tuple[Part, Report]]
 Found = Iterator[tuple[str, Flaw]]  # by the path of a file
@@ -36,9 +37,9 @@ def nothing(*_asked: object) -> Iterator[Never]:
     return iter(())
 
 
-def check_all(*checks: Callable[[Rows], Found]) -> Callable[[Rows], Found]:
-    """Return one check that runs all of these, one after the other."""
-    return lambda parts: chain.from_iterable(check(parts) for check in checks)
+def find_all(*finders: Callable[..., Iterator[_T]]) -> Callable[..., Iterator[_T]]:
+    """Return one function that yields what all of these yield, one after the other."""
+    return lambda *asked: chain.from_iterable(find(*asked) for find in finders)
 
 
 def read_name(part: Part, _metadata: Metadata) -> Steps:
@@ -69,9 +70,6 @@ def make_resume(*arguments: str, file: bool = False) -> Callable[[Checkpoint, st
         return Resume(at, tuple(word.replace("{path}", at) for word in arguments))
 
     return resume
-
-
-resume_file = make_resume(file=True)
 
 
 def read_number(data: bytes) -> int | None:

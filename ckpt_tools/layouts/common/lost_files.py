@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ckpt_tools.layouts.common.counters import as_int
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves
@@ -72,6 +74,25 @@ def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
         text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
         text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
         yield loss(text, c.path, sure=False)
+
+
+class Lack(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says ``text`` of a save that ``has`` files of these pieces or roles, and none that it ``lacks``."""
+
+    lacks: tuple[str, ...]
+    text: str
+    has: tuple[str, ...] = ()
+    alone: bool = False  # only of a lone save: others show what one has lost
+    sure: bool = True
+
+
+def find_lacks(lacks: Iterable[Lack], c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield what a save has lost, as some of its own files tell of others."""
+    present = {name for p in c.parts for name in (p.piece, p.role)}
+    for lack in lacks:
+        shown = present.issuperset(lack.has) and present.isdisjoint(lack.lacks)
+        if shown and not (lack.alone and beside):
+            yield loss(lack.text, c.path, sure=lack.sure)
 
 
 def list_paths(c: Checkpoint, *roles: str) -> frozenset[str]:
