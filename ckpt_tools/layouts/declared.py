@@ -34,6 +34,7 @@ from ckpt_tools.layouts.common.layout import (
     find_all,
     make_resume,
     name_home,
+    read_fitting,
     read_last_name,
     read_number,
 )
@@ -159,7 +160,10 @@ def declare(file: str, name: str, **given: Any) -> Layout:
     if steps := table.pop("steps", None):
         made["steps"] = partial(read_steps, **steps)
     if tracker := table.pop("tracker", None):
-        made["tracker"] = Tracker(**{**tracker, **_TRACKERS[tracker["read"]]})
+        functions = _TRACKERS[tracker["read"]]
+        if pattern := tracker.pop("fits", None):
+            functions = {**functions, "read": partial(read_fitting, pattern)}
+        made["tracker"] = Tracker(**{**tracker, **functions})
     made |= {field: kind(**table.pop(field)) for field, kind in _TABLES.items() if field in table}
     for field, enum in (("compared", Compared), ("purpose", Purpose)):
         if field in table:

@@ -281,11 +281,6 @@ def read_tracker(data: bytes) -> str | None:
     return name if is_file or re.search(r"\d", name) else None
 
 
-def _read_other_tracker(data: bytes, _base: str) -> str | None:
-    """Return the checkpoint's name in a tracker's text, whichever directory (``_base``) has the saves."""
-    return read_tracker(data)
-
-
 def _read_paddlespeech(data: bytes, _base: str) -> str | None:
     """Return the file of the latest save (TAG.pdparams) that PaddleSpeech's speech recognition lists."""
     tag = re.search(rb"(?:^|\n)model_checkpoint_path:(\w+)\s*\Z", data)
@@ -319,7 +314,7 @@ FILES = declare(
         file="latest_checkpoint.txt",
         read=read_tracker,
         others=(
-            *((name, _read_other_tracker) for name in _TEXTS),
+            *((name, lambda data, _base: read_tracker(data)) for name in _TEXTS),
             ("checkpoint_latest", _read_paddlespeech),
             ("records.jsonl", _read_records),
         ),

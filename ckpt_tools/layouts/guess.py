@@ -195,15 +195,14 @@ def _make_piece(shape: _Shape, several: bool) -> GuessedPiece:
     notes = tuple(note for field, note in _NOTES.items() if field in (guessed | {"shard"}) & set(fields))
     is_save_alone = not WHEN & set(fields) and ONCE & set(fields)
     saves = frozenset(zip(shape.paths) if is_save_alone else shape.list_saves(fields))
-    sure = bool(WHEN & set(fields)) and not any(_list_ambiguous(shape, fields, worded))
+    sure = bool(WHEN & set(fields)) and not _is_ambiguous(shape, fields, worded)
     return GuessedPiece(_write_template(shape, fields), shape.paths, frozenset(fields), notes, saves, sure)
 
 
-def _list_ambiguous(shape: _Shape, fields: Sequence[str], worded: Sequence[str]) -> Iterator[bool]:
-    """Yield for each step or rank by guess whether it counts from 0: it may be the other of the two then."""
-    for column, field, word in zip(shape.columns, fields, worded, strict=True):
-        if field in ("step", "rank") and field != word:
-            yield _count_from_0(column)
+def _is_ambiguous(shape: _Shape, fields: Sequence[str], worded: Sequence[str]) -> bool:
+    """Return True if a step or rank by guess counts from 0: it may be the other of the two then."""
+    by_guess = (i for i, field in enumerate(fields) if field in ("step", "rank") and field != worded[i])
+    return any(_count_from_0(shape.columns[i]) for i in by_guess)
 
 
 def _complete_fields(shape: _Shape, worded: Sequence[str]) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import partial
 
-from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker
+from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, read_fitting
 from ckpt_tools.layouts.common.lost_files import (
     check_array_count,
     compare_names,
@@ -21,17 +22,13 @@ AXLEARN = declare("jax", "axlearn", check=check_array_count, lost=find_lost_arra
 _SAVES = "checkpoint.bv-"
 
 
-def _read_latest(data: bytes) -> str | None:
-    """Return the number behind ``checkpoint.bv-`` in the latest save's name; None for any other text."""
-    text = data.decode("ascii", "replace").strip()
-    return text if re.fullmatch("[0-9]{9,18}(?:-tmp)?", text) else None
-
-
 BIG_VISION = declare(
     "jax",
     "big-vision",
     tracker=Tracker(
-        file=f"{_SAVES}LAST", read=_read_latest, name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES)
+        file=f"{_SAVES}LAST",
+        read=partial(read_fitting, "[0-9]{9,18}(?:-tmp)?"),  # without _SAVES before it
+        name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES),
     ),
     lost=find_lost_arrays,
 )

@@ -8,17 +8,7 @@ import re
 from collections import defaultdict
 
 from ckpt_tools.layouts.common.counters import as_int, count_optimizer_steps, find_foreign
-from ckpt_tools.layouts.common.layout import (
-    Counting,
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    Steps,
-    Tracker,
-    name_home,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps
 from ckpt_tools.layouts.common.lost_files import compare_names, list_paths, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
@@ -90,15 +80,7 @@ SPEECHBRAIN = declare(
     check=_check_speechbrain,
     lost=_find_lost_of_speechbrain,
 )
-_DREAMED = re.compile(r"(20[0-9]{6}T[0-9]{6}F[0-9]{6})(?:-[0-9]{12,18})?")
-"""The names of DreamerV3's saves: timestamp(millis=True), and the step where the Checkpoint was given one."""
 _ACTIONS = "counters.actions"
-
-
-def _read_latest(data: bytes) -> str | None:
-    """Return the directory that ``latest`` names; None for the file of this name of other frameworks."""
-    name = data.decode("utf-8", "surrogateescape").strip("\n")
-    return name if _DREAMED.fullmatch(name) else None
 
 
 def _read_elements(part: Part, metadata: Metadata) -> Steps:
@@ -140,8 +122,6 @@ ELEMENTS = declare(
     steps=_read_elements,
     check=_check_elements,
     lost=_find_lost_of_elements,
-    tracker=Tracker(file="latest", read=_read_latest, name=name_home),
-    counting=Counting(dated=_DREAMED),
 )
 _OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
 """The two files of each optimizer; several optimizers have a directory each."""

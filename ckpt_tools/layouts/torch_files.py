@@ -4,10 +4,12 @@ Composer, Stable-Baselines3, the ImageNet sample of PyTorch, ESPnet and BasicSR.
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import as_int, check_steps, read_steps
-from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, read_fitting
 from ckpt_tools.layouts.common.lost_files import compare_names, find_lost_shards, loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -18,19 +20,13 @@ from ckpt_tools.model.plan import Resume
 TIMM = declare("torch_files", "timm")
 
 
-def _read_last_name(data: bytes) -> str | None:
-    """Return the .pth file in ``last_checkpoint``, maybe from a path on another machine; None without one."""
-    name = data.decode("utf-8", "surrogateescape").strip().rpartition("/")[2]
-    return name if name.endswith(".pth") and name.isprintable() else None
-
-
 def _name_last(checkpoint: Checkpoint) -> str:
     """Return what ``last_checkpoint`` says: the later of two files, or MMEngine's directory iter_N.pth."""
     part = max(checkpoint.parts, key=lambda p: p.piece == "final")
     return (part.home if part.home.endswith(".pth") else part.path).rpartition("/")[2]
 
 
-_LAST = Tracker(file="last_checkpoint", read=_read_last_name, name=_name_last)
+_LAST = Tracker(file="last_checkpoint", read=partial(read_fitting, r".+\.pth"), name=_name_last)
 DETECTRON2 = declare("torch_files", "detectron2", tracker=_LAST)
 
 

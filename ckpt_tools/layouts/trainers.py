@@ -6,11 +6,7 @@ import re
 from collections import Counter, defaultdict
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.counters import (
-    as_int,
-    find_foreign,
-    read_number_in_run,
-)
+from ckpt_tools.layouts.common.counters import as_int, find_foreign, read_number_in_run
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves
 from ckpt_tools.layouts.common.lost_files import (
     check_index,

@@ -13,13 +13,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import Layouts, use
-from ckpt_tools.layouts.common.counters import (
-    EPOCHS,
-    STEPS,
-    check_steps,
-    find_misnamed,
-    read_steps,
-)
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, check_steps, find_misnamed, read_steps
 from ckpt_tools.layouts.common.layout import (
     Compared,
     Complete,

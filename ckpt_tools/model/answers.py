@@ -22,14 +22,12 @@ TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "problem", 
 
 
 class Event(Struct, frozen=True):
-    """One event of ``ckpt watch``. ``time`` is in seconds since the epoch, ``root`` None if it is about no
-    single directory; ``fields`` depend on the ``type`` (docs/json.md).
-    """
+    """One event of ``ckpt watch``."""
 
     type: str
-    time: float
-    root: str | None = None
-    fields: Mapping[str, object] = field(default_factory=dict)
+    time: float  # seconds since the epoch
+    root: str | None = None  # None if it is about no single directory
+    fields: Mapping[str, object] = field(default_factory=dict)  # by type: docs/json.md
     findings: tuple[Finding, ...] = ()
 
 
@@ -61,25 +59,19 @@ class Summary(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """How much of the contents was read when only a part was requested (``asked``, or ``max_duration`` in
-    seconds, which ended the run when ``stopped``).
-
-    ``files`` have contents, and ``files_read`` were read to their end; ``blocks`` are the same numbers.
-    ``never`` counts files that neither this run nor a remembered one has checked; ``oldest_ns`` is the time
-    of the least recent check, None while some were never checked.
-    """
+    """How much of the contents was read when only a part was requested."""
 
     asked: str | None
-    max_duration: float | None
-    stopped: bool
+    max_duration: float | None  # seconds
+    stopped: bool  # the duration ended the run
     bytes: int
     bytes_read: int
-    blocks: int
+    blocks: int  # as files
     blocks_read: int
-    files: int
-    files_read: int
-    never: int
-    oldest_ns: int | None
+    files: int  # with contents
+    files_read: int  # to their end
+    never: int  # files that neither this run nor a remembered one has checked
+    oldest_ns: int | None  # time of the least recent check; None while some were never checked
 
 
 class Verification(Struct, frozen=True):
@@ -100,13 +92,11 @@ class Verification(Struct, frozen=True):
 
 
 class Tracker(Struct, frozen=True):
-    """A file beside checkpoints that names the latest one: ``says`` is its text (None: its framework would
-    not write that), ``names`` the checkpoint of that name (None: there is none).
-    """
+    """A file beside checkpoints that names the latest one."""
 
     path: str
-    says: int | str | None
-    names: Checkpoint | None = None
+    says: int | str | None  # its text; None: its framework would not write that
+    names: Checkpoint | None = None  # the checkpoint of that name; None: there is none
 
 
 class Scan(Struct, frozen=True):
@@ -135,18 +125,15 @@ class Scan(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """What happens to one checkpoint or file. ``state`` is a word such as "moved" or "would-move", or "stays"
-    for one that is left alone; ``why`` says the reason. ``to`` is its new path, if it is moved; ``size`` are
-    the bytes of its ``files``.
-    """
+    """What happens to one checkpoint or file."""
 
     path: str
-    state: str
+    state: str  # a word such as "moved" or "would-move", or "stays" for one that is left alone
     why: str = ""
-    to: str | None = None
+    to: str | None = None  # its new path, if it is moved
     label: str = ""
     files: int = 1
-    size: int = 0
+    size: int = 0  # bytes of its files
 
 
 class Changes(Struct, frozen=True):

@@ -13,16 +13,13 @@ from msgspec.structs import replace
 
 
 class Flaw(Struct, frozen=True):
-    """What a layout finds wrong with a file. ``code`` is in the catalogue, which gives severity and hint
-    unless they are set; ``path`` is the file, "" for the one that the layout looks at. All else is as in a
-    finding.
-    """
+    """What a layout finds wrong with a file; all else is as in a finding."""
 
-    code: str
+    code: str  # in the catalogue, which gives severity and hint unless they are set
     message: str
     offset: int | None = None
     severity: Severity | None = None
-    path: str = ""
+    path: str = ""  # "" for the file that the layout looks at
     hint: str = ""
     ranks: tuple[tuple[int, int], ...] = ()
     follows: bool = False

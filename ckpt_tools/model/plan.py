@@ -53,16 +53,12 @@ class Load(Struct, frozen=True):
 
 
 class Assignment(Struct, frozen=True):
-    """Which parts each rank would load (``loads``, by rank), and which parts all ranks load (``shared``).
+    """Which parts each rank would load."""
 
-    Findings of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a
-    group.
-    """
-
-    loads: Mapping[int, Sequence[Load]] = field(default_factory=dict)
-    shared: Sequence[Load] = ()
-    findings: tuple[Finding, ...] = ()
-    groupless: tuple[int, ...] = ()
+    loads: Mapping[int, Sequence[Load]] = field(default_factory=dict)  # by rank
+    shared: Sequence[Load] = ()  # what all ranks load
+    findings: tuple[Finding, ...] = ()  # errors make the candidate unusable
+    groupless: tuple[int, ...] = ()  # ranks with neither a file nor a group
 
     @property
     def parts(self) -> list[Part]:

@@ -19,26 +19,20 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class SealedFile(Struct, frozen=True):
-    """One file of a seal. ``path`` is relative to the seal's checkpoint directory, with "/"; ``size`` in
-    bytes.
+    """One file of a seal."""
 
-    ``digest`` (by ``Seal.algorithm``), ``crc32`` and ``crc32c`` are of the whole file. ``chunks`` are the
-    XXH3-128 of its chunks, ``chunk_crc32`` and ``chunk_crc32c`` their CRCs, each joined to one text of
-    hexadecimal digits. ``counters`` are the numbers in it that tell which save it is of, ``also`` further
-    digests of the whole by name, ``tensors`` the digests of its tensors.
-    """
-
-    path: Text
-    size: Count
-    digest: Hex
-    crc32: Crc
+    path: Text  # relative to the seal's checkpoint directory, with "/"
+    size: Count  # in bytes
+    digest: Hex  # of the whole file, by ``Seal.algorithm``
+    crc32: Crc  # of the whole file, as the next
     crc32c: Crc
-    chunks: Hex = ""
+    chunks: Hex = ""  # the XXH3-128 of its chunks, joined, as the next two
     chunk_crc32: Hex = ""
     chunk_crc32c: Hex = ""
+    # the numbers in it that tell which save it is of
     counters: Mapping[str, Scalar] = field(default_factory=lambda: _NOTHING)
-    also: Mapping[str, Hex] = field(default_factory=lambda: _NOTHING)
-    tensors: Mapping[str, Hex] = field(default_factory=lambda: _NOTHING)
+    also: Mapping[str, Hex] = field(default_factory=lambda: _NOTHING)  # further digests of the whole, by name
+    tensors: Mapping[str, Hex] = field(default_factory=lambda: _NOTHING)  # the digests of its tensors
 
 
 class SealedCheckpoint(Struct, frozen=True):
@@ -109,24 +103,15 @@ class Sealing(Struct, frozen=True):
 
 
 class StoreChecksum(Struct, frozen=True):
-    """A store's checksum ``value`` by ``algorithm`` (crc32, crc32c, crc64nvme, md5, sha1, sha256, sha512);
-    CRCs have the highest byte first.
+    """A store's checksum of an object: of all of its bytes, or (composite) of the checksums of ``parts``."""
 
-    It is of all bytes; or, if ``parts`` has the sizes in bytes of an upload's parts, of the joined checksums
-    of the parts (a composite checksum), which ``part_values`` has as far as the store tells them. ``weak``:
-    only equality says anything, because a store may put something else in its place (an ETag), or the sizes
-    of the parts are a guess. ``claimed``: only a difference does, because the store keeps what the uploader
-    said and may never have compared it with the bytes. ``of_content``: the store says how it encrypts, and
-    that such an ETag is the MD5 of the contents.
-    """
-
-    algorithm: str
-    value: bytes
-    parts: tuple[int, ...] = ()
-    part_values: tuple[bytes, ...] = ()
-    weak: bool = False
-    claimed: bool = False
-    of_content: bool = False
+    algorithm: str  # crc32, crc32c, crc64nvme, md5, sha1, sha256, sha512
+    value: bytes  # of a CRC the highest byte first
+    parts: tuple[int, ...] = ()  # sizes in bytes of an upload's parts, if it is composite
+    part_values: tuple[bytes, ...] = ()  # checksums of the parts, as far as the store tells them
+    weak: bool = False  # only equality proves anything: an ETag may be something else, or sizes are a guess
+    claimed: bool = False  # only a difference does: the uploader said it, and it may never have been compared
+    of_content: bool = False  # the store's encryption is known, and such an ETag is the MD5 of the contents
 
     @property
     def whole(self) -> bool:

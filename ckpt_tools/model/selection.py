@@ -57,57 +57,36 @@ class Trust(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """How files are read, for every request.
+    """How files are read, for every request."""
 
-    ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are
-    read (auto, direct), ``limit_rate`` how many bytes per second at most. No contents are read after
-    ``budget`` seconds. With ``cache`` verdicts are kept for later runs, and verdicts that are at most
-    ``max_age`` seconds old are used.
-
-    ``exclude`` are patterns, relative to the root, of entries that are treated as absent; a torn file younger
-    than ``settle`` seconds may still be being written. ``require`` names entries that must be in every file.
-    With ``require_seal`` a seal must name each file (``seal_dir`` has the seals of read-only trees), and with
-    ``verify_key`` a signature must fit it. ``key_file`` holds the key of encrypted files; pickles may name
-    globals that the patterns in ``trust_global`` match.
-
-    ``layouts`` are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None
-    for those that this process was given before. ``trust`` says whose key file and cache count besides this
-    user's own.
-    """
-
-    jobs: int = 0
-    io: str = "auto"
-    limit_rate: float | None = None
-    budget: float | None = None
-    cache: bool = False
-    exclude: tuple[str, ...] = ()
-    settle: float = 120.0
-    require: tuple[str, ...] = ()
-    require_seal: bool = False
-    seal_dir: str | None = None
-    verify_key: str | None = None
-    trust_global: tuple[str, ...] = ()
-    key_file: str | None = None
-    trust: Trust = Trust()
-    layouts: Layouts | None = None
-    stores: StoreOptions | None = None
+    jobs: int = 0  # how many threads or processes read at once; 0 for one per CPU
+    io: str = "auto"  # how contents are read: auto, direct
+    limit_rate: float | None = None  # bytes per second at most
+    budget: float | None = None  # seconds after which no contents are read
+    cache: bool = False  # keep verdicts for later runs, and use those that are not too old
+    exclude: tuple[str, ...] = ()  # patterns, relative to the root, of entries that are treated as absent
+    settle: float = 120.0  # a torn file younger than these seconds may still be being written
+    require: tuple[str, ...] = ()  # entries that must be in every file
+    require_seal: bool = False  # a seal must name each file
+    seal_dir: str | None = None  # has the seals of read-only trees
+    verify_key: str | None = None  # a signature of each file must fit this public key
+    trust_global: tuple[str, ...] = ()  # patterns of globals that pickles may name
+    key_file: str | None = None  # holds the key of encrypted files
+    trust: Trust = Trust()  # whose key file and cache count besides this user's own
+    layouts: Layouts | None = None  # None: the built-in ones
+    stores: StoreOptions | None = None  # None: those that this process was given before
 
 
 class ReadOptions(Reading, frozen=True, kw_only=True):
-    """How files are read for one answer: ``Reading``, and what is not asked of a choice.
+    """How files are read for one answer: ``Reading``, and what is not asked of a choice."""
 
-    With ``by_store`` the checksums that stores keep are used in place of bytes that are not read. ``explain``
-    requests a map of each file's bytes. ``note`` is called with one sentence when verdicts of earlier runs
-    cannot be used.
-    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread. If it has
-    a method ``file``, that is called with each path that is opened and the number of files (None: unknown).
-    """
-
-    max_age: float = 0.0
-    by_store: bool = False
-    explain: bool = False
+    max_age: float = 0.0  # seconds; older verdicts are not used
+    by_store: bool = False  # use the checksums that stores keep in place of bytes that are not read
+    explain: bool = False  # make a map of each file's bytes
+    # called with (bytes read so far, bytes to read as far as known), from any thread; its method ``file``, if
+    # it has one, with each path that is opened and the number of files (None: unknown)
     progress: Callable[[int, int], None] | None = None
-    note: Callable[[str], object] | None = None
+    note: Callable[[str], object] | None = None  # called with a sentence if kept verdicts cannot be used
 
 
 _KINDS = (None, *map(str, Kind))

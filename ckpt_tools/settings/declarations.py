@@ -13,27 +13,22 @@ from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 
 class Variable(NamedTuple):
-    """One setting: its variable, its flag (without dashes its key in ckpt.toml), its meaning, its parser.
-
-    ``parse`` is None for variables that are no setting. ``in_file`` is False if one value for all processes
-    would be wrong, or if a file would vouch for itself. ``use`` replaces a deprecated flag, ``set`` a
-    deprecated variable; {} is the value. ``word`` is the setting's name in a flag of WORDS, whose value is
-    divided at ``splits`` and line breaks. ``called`` is the key if it is not the flag's name. ``metavar``,
-    ``panel`` and ``short`` are for help.
-    """
+    """One setting: its variable, its flag (without dashes its key in ckpt.toml), its meaning, its parser."""
 
     name: str
     flag: str
     meaning: str
-    parse: parsers.Parse | None
+    parse: parsers.Parse | None  # None for a variable that is no setting
     since: str = "0.1.0"
-    in_file: bool = True
-    use: str = ""
-    set: str = ""
-    word: str = ""
-    splits: str = ""
-    called: str = ""
-    metavar: str = ""
+    in_file: bool = (
+        True  # False if one value for all processes would be wrong, or a file would vouch for itself
+    )
+    use: str = ""  # what replaces the deprecated flag; {} is its value
+    set: str = ""  # what replaces the deprecated variable
+    word: str = ""  # its name in a flag of WORDS
+    splits: str = ""  # what divides the value of a flag of WORDS, beside line breaks
+    called: str = ""  # its key, if that is not the flag's name
+    metavar: str = ""  # this and the rest are for help
     panel: str | None = None
     short: str = ""
 

@@ -67,24 +67,18 @@ __all__ = ["BY_KEY", "ENV", "SIZES", "WORDS", "Settings", "Variable", "nearest",
 
 
 class Settings(Struct, frozen=True):
-    """The given settings by key; ``origins`` has the flag, variable or file of each. ``notes``, and the error
-    of a configuration file that was ``refused``, are for the user. ``trust`` says whose files count.
-
-    ``layout_tables`` are the file's tables ``[[layout]]`` unparsed, ``layouts`` what the caller parsed from
-    them; ``store_tables`` are its tables ``[store."URL"]``, parsed. ``going`` are the deprecated variables
-    that were used, accepted until the next release, each with its replacement.
-    """
+    """The given settings by key, and what else a configuration file says."""
 
     values: Mapping[str, Any]
-    origins: Mapping[str, str]
+    origins: Mapping[str, str]  # the flag, variable or file of each
     file: str | None = None
-    notes: tuple[str, ...] = ()
-    layout_tables: object = None
-    refused: Untrusted | None = None
-    trust: Trust = OURS
-    layouts: Layouts | None = None
-    store_tables: tuple[tuple[str, Pairs], ...] = ()
-    going: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()  # for the user
+    layout_tables: object = None  # [[layout]] of the file, unparsed
+    refused: Untrusted | None = None  # the error of a file that was refused, for the user
+    trust: Trust = OURS  # whose files count
+    layouts: Layouts | None = None  # what the caller parsed from the tables
+    store_tables: tuple[tuple[str, Pairs], ...] = ()  # [store."URL"], parsed
+    going: tuple[tuple[str, str], ...] = ()  # each deprecated variable that was used, and its replacement
 
     @property
     def stores(self) -> StoreOptions | None:

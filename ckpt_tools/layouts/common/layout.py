@@ -84,6 +84,12 @@ def read_last_name(data: bytes) -> str | None:
     return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
 
 
+def read_fitting(pattern: str, data: bytes) -> str | None:
+    """Return the last name of the path in a tracker; None if it does not fit the pattern."""
+    name = read_last_name(data)
+    return name if name is not None and re.fullmatch(pattern, name) else None
+
+
 def read_entry(data: bytes, *keys: str) -> Any:
     """Return the value in JSON's bytes at these keys, one within the other; None without such a value."""
     try:
