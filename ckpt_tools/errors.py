@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,8 +22,29 @@ def _cut_words(text: str) -> str:
     return text if len(text) <= _WORD else " ".join(map(cut, text.split(" ")))
 
 
+_VALUE = r"(?!(?:to|or|and|with|if|for|names)\b)('[^']*'|\w(?:[\w./*:,;-]*[\w/*])?)"
+_FLAG = re.compile(rf"'ckpt [^']*'|--([a-z][a-z-]*)(?:[ =]{_VALUE})?")
+
+
+def name_parameters(hint: str) -> str:
+    """Return a hint with parameters of ``Selection`` in place of flags: ``max_step=5``."""
+
+    def parameter(m: re.Match[str]) -> str:
+        if not m[1]:
+            return m[0]  # a command of the shell
+        name, value = m[1].replace("-", "_"), (m[2] or "").strip("'")
+        if name == "allow":
+            words = ", ".join(f"allow_{word}=True" for word in value.split(","))
+            return words.replace("allow_unreadable", "skip_unreadable")
+        text = repr(value) if value else "True"
+        return f"{name}={value if value.isdigit() else text}"
+
+    return _FLAG.sub(parameter, hint.replace("add --", "pass --"))
+
+
 class CkptError(Exception):
-    """Base of all errors: ``exit_code`` is for the command; ``hint``, also in a traceback, says what to do.
+    """Base of all errors: ``exit_code`` is for the command, ``hint`` says what to do next. A traceback shows
+    the hint as well, with parameters in place of flags.
 
     ``plan`` is the plan without a checkpoint, with every rejected candidate, if choosing got that far.
     ``rule`` is the id of the rule that stops the command or asks, "" if it is no rule about checkpoints.
@@ -38,8 +60,8 @@ class CkptError(Exception):
         self.plan = plan
         self.rule = rule or self.rule
         if hasattr(self, "add_note"):  # Python 3.11
-            flags = " (in Python a flag is a parameter: --max-step 5 is max_step=5)" * ("--" in self.hint)
-            self.add_note(f"hint: {self.hint}{flags}")
+            text = name_parameters(self.hint)
+            self.add_note(f"hint: {text}{' (of Selection)' * (text != self.hint)}")
 
 
 class UsageError(CkptError):

@@ -155,7 +155,7 @@ def declare(file: str, name: str, **given: Any) -> Layout:
     lacks = tuple(Lack(**options) for options in table.pop("lost", ()))
     finders = {"check": checks, "lost": [partial(find_lacks, lacks)] if lacks else []}
     for field, own in finders.items():
-        if found := [*own, *([given.pop(field)] if field in given else ())]:
+        if found := [*own, given.pop(field)] if field in given else own:
             made[field] = find_all(*found)
     if steps := table.pop("steps", None):
         made["steps"] = partial(read_steps, **steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import chain
 
 from msgspec import Struct, field
@@ -203,6 +204,13 @@ class LoadPlan(Struct, frozen=True):
     def __repr__(self) -> str:
         step, skipped = self.resume_step, len(self.rejected)
         return f"LoadPlan(step={step}, path={self.path!r}, world_size={self.world_size}, skipped={skipped})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the choice, and what was skipped."""
+        rows = [("resume from", self.checkpoint.label if self.checkpoint else "nothing", self.path or "")]
+        rows += (("skipped", r.checkpoint.label, r.checkpoint.path) for r in self.rejected)
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     @property
     def resume_step(self) -> int | None:

@@ -14,7 +14,7 @@ from small_files import saved, tensor
 
 import ckpt_tools
 from ckpt_tools import Kind, Level, LoadPlan, Part, Selection, latest, plan, try_load
-from ckpt_tools.errors import CkptError, LoadFailed, NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.errors import CkptError, LoadFailed, NoCheckpoint, NoneUsable, UsageError, name_parameters
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ def test_ranks_have_files_of_their_own() -> None:
     assert {f for r in made.by_rank for f in made.files(r.rank)} <= set(made.files())
     with pytest.raises(KeyError):
         made.files(99)
-    assert sample.empty_plan().files() == [] and sample.empty_plan().path is None
+    html = made._repr_html_()
+    assert "step 120" in html and "step 160" in html and sample.empty_plan().files() == []
+    assert sample.empty_plan().path is None and "nothing" in sample.empty_plan()._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -77,10 +79,22 @@ def test_words_are_kinds_and_levels() -> None:
     assert set(dir(ckpt_tools)) == set(ckpt_tools.__all__)
 
 
-def test_a_traceback_says_what_to_do() -> None:
-    if hasattr(error := UsageError("why", "add --run a/b"), "add_note"):  # Python 3.11
-        said = "".join(traceback.format_exception(error))
-        assert "hint: add --run a/b (in Python a flag is a parameter" in said
+@pytest.mark.parametrize(
+    ("flags", "parameters"),
+    [
+        ("add --run a/b, or --run 'c d'", "pass run='a/b', or run='c d'"),
+        ("for a first launch add --allow none,missing", "for a first launch pass allow_none=True, allow_missing=True"),
+        ("add --max-step 5; or drop --no-fallback to accept one", "pass max_step=5; or drop no_fallback=True to accept one"),
+        ("--allow unreadable goes on without it", "skip_unreadable=True goes on without it"),
+        ("add --exclude a.pt to resume from step 2", "pass exclude='a.pt' to resume from step 2"),
+    ],
+)  # fmt: skip
+def test_a_hint_names_parameters(flags: str, parameters: str) -> None:
+    assert name_parameters(flags) == parameters
+    error = UsageError("why", flags)
+    assert error.hint == flags
+    if hasattr(error, "add_note"):  # Python 3.11
+        assert f"hint: {parameters} (of Selection)\n" in traceback.format_exception(error)
 
 
 # --- try_load returns the first candidate that loads, and is never silent when none does
