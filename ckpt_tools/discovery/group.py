@@ -48,17 +48,22 @@ def _group_by_save(members: list[Part]) -> Iterator[list[Part]]:
     saves: dict[object, list[Part]] = defaultdict(list)
     for p in members:
         folder, when, progress = p.folder, p.moment, _read_progress(p)
-        label = "" if folder.home else folder.prefix
         tells_apart = folder.home or when.generation in counters or progress == _NO_PROGRESS
         generation = when.generation if tells_apart else None
-        if not folder.home and progress == _NO_PROGRESS:
-            label = (folder.prefix or p.name) if when.generation is None else folder.directory
+        label = "" if folder.home else _label_file(p, progress)
         saves[folder.kind, folder.home, progress, generation, when.unfinished, label].append(p)
     for same in saves.values():
         if restarted and not same[0].home and len(same) > 1:
             yield from _split_attempts(same)
         else:
             yield same
+
+
+def _label_file(p: Part, progress: _Progress) -> str:
+    """Return what files of one save have in common that lie among those of others, beside its numbers."""
+    if progress != _NO_PROGRESS:
+        return p.folder.prefix
+    return (p.folder.prefix or p.name) if p.moment.generation is None else p.folder.directory
 
 
 def _find_agreed_counters(members: Iterable[Part]) -> set[int]:

@@ -153,7 +153,7 @@ def declare(file: str, name: str, **given: Any) -> Layout:
     if keys := table.pop("borrowed", None):
         checks.append(partial(find_foreign, keys=keys))
     lacks = tuple(Lack(**options) for options in table.pop("lost", ()))
-    finders = {"check": checks, "lost": [partial(find_lacks, lacks)] if lacks else []}
+    finders: dict[str, list[Any]] = {"check": checks, "lost": [partial(find_lacks, lacks)] if lacks else []}
     for field, own in finders.items():
         if found := [*own, given.pop(field)] if field in given else own:
             made[field] = find_all(*found)

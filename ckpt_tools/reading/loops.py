@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -37,6 +37,11 @@ class State(Struct, frozen=True):
     role: str = ""
     strange: bool = False  # in no format of states
 
+    @property
+    def is_whole(self) -> bool:
+        """True if it holds a model and its optimizer's state."""
+        return self.holds is not None and self.holds.weights and self.holds.optimizer
+
 
 class _Save:
     """The files of one save, what they tell, and the step, the epoch, or the number of either in its name."""
@@ -53,13 +58,8 @@ class _Save:
     @property
     def joins_states(self) -> bool:
         """True if several directories in the save's own hold a whole state each, as those of runs do."""
-        whole = (f.part for f in self.files if f.holds and f.holds.weights and f.holds.optimizer)
+        whole = (f.part for f in self.files if f.is_whole)
         return len({os.path.dirname(p.path) for p in whole if p.home}) > 1
-
-    @property
-    def is_one_state(self) -> bool:
-        """True if its only file holds a model and its optimizer's state."""
-        return len(self.files) == 1 and bool(self.files[0].holds and self.files[0].holds[:2] == (True, True))
 
     def may_hold(self, what: str) -> bool:
         """Return True if one of the files holds ``what``, a field of ``Holds``, or could not be read."""
@@ -92,15 +92,20 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
         if save.joins_states or (is_number and not unit):  # directories of ranks, or seeds
             for f in save.files:
                 s.make_bare(f.part)
-            continue
-        step, epoch = _find_progress(save, unit, shifts)
-        if epoch is None and save.loop.rolling and save.steps:
-            epoch = epochs.get(save.steps[0])
-        placed.append((save, step, epoch))
-    of_several = {(step, epoch) for save, step, epoch in placed if not save.loop.rolling and save.files[1:]}
+        else:
+            placed.append((save, *_find_progress(save, unit, shifts, epochs)))
+    yield from _place_files(placed)
+
+
+def _place_files(placed: Sequence[tuple[_Save, int | None, int | None]]) -> Iterator[Part]:
+    """Yield the parts of saves at their steps and epochs. A file that is written over and holds everything is
+    a save of its own beside a save of several files.
+    """
+    several = (row for row in placed if not row[0].loop.rolling and row[0].files[1:])
+    of_several = {(step, epoch) for _, step, epoch in several}
     for save, step, epoch in placed:
-        # what holds everything in one file is no half of a save of several
-        is_apart = (step, epoch) == (None, None) or (save.is_one_state and (step, epoch) in of_several)
+        is_one = len(save.files) == 1 and save.files[0].is_whole
+        is_apart = (step, epoch) == (None, None) or (is_one and (step, epoch) in of_several)
         yield from (_place_file(f, save, step, epoch, is_apart=is_apart) for f in save.files)
 
 
@@ -182,16 +187,15 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
         for role in {f.role, ""}:
             names[_identify_save(f.part), role].add(_label(f))
     several = {role for (_, role), labels in names.items() if role and len(labels) > 1}
-    out = []
-    for f in states:
+
+    def find_role(f: State) -> str:
         loop = get_loop(f.part)
         # of two files with whole states and no names of their own one is enough
-        is_whole = bool(f.holds and f.holds[:2] == (True, True))
-        is_named = f.role in several and not (is_whole and "{name}" not in loop.templates[0])
+        is_named = f.role in several and not (f.is_whole and "{name}" not in loop.templates[0])
         is_unknown = not f.role and len(names[_identify_save(f.part), ""]) > 1
-        name = _label(f) if is_named or is_unknown else ""
-        out.append(replace(f, role=name or loop.role or f.role or "model"))
-    return out
+        return (_label(f) if is_named or is_unknown else "") or loop.role or f.role or "model"
+
+    return [replace(f, role=find_role(f)) for f in states]
 
 
 # --- saves
@@ -272,10 +276,16 @@ def _find_shifts(saves: Sequence[_Save], unit: str) -> tuple[int, int, bool]:
     return step, epoch, any(save.read_name(unit)[0] in save.counts for save in saves if save.counts)
 
 
-def _find_progress(save: _Save, unit: str, shifts: tuple[int, int, bool]) -> tuple[int | None, int | None]:
-    """Return the step and epoch of a save: those in its name, else those in its files plus ``shifts``."""
+def _find_progress(
+    save: _Save, unit: str, shifts: tuple[int, int, bool], epochs: Mapping[int, int]
+) -> tuple[int | None, int | None]:
+    """Return the step and epoch of a save: those in its name, else those in its files plus ``shifts``, else
+    for a file that is written over the epoch that ``epochs`` tell of its step.
+    """
     (step, epoch), (step_shift, epoch_shift, by_optimizer) = save.read_name(unit), shifts
     counts = save.counts if by_optimizer and save.loop.rolling else ()
     step = next((n + step_shift for n in (*save.steps, *counts)), None) if step is None else step
     epoch = next((n + epoch_shift for n in save.epochs), None) if epoch is None else epoch
+    if epoch is None and save.loop.rolling and save.steps:
+        epoch = epochs.get(save.steps[0])
     return (save.step if step is None and epoch is None else step), epoch
