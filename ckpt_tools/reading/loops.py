@@ -98,9 +98,7 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _place_files(placed: Sequence[tuple[_Save, int | None, int | None]]) -> Iterator[Part]:
-    """Yield the parts of saves at their steps and epochs. A file that is written over and holds everything is
-    a save of its own beside a save of several files.
-    """
+    """Yield parts of saves; a rolling file that holds everything is no part of a save of several files."""
     several = (row for row in placed if not row[0].loop.rolling and row[0].files[1:])
     of_several = {(step, epoch) for _, step, epoch in several}
     for save, step, epoch in placed:
