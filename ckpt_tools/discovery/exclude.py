@@ -83,23 +83,18 @@ def hint_exclude_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Colle
 
 
 def hint_choice(root: str, one: Checkpoint, other: Checkpoint) -> str:
-    """Return a hint with two flags: to resume from one of two checkpoints, or from the other."""
-    a, b = one.label, other.label
-    if a == b:
-        a, b = (os.path.relpath(c.path, root) for c in (one, other))
-    first, second = hint_exclude(root, one, other.path, label=a), hint_exclude(root, other, one.path, label=b)
-    return f"{make_clause(first)}, or {make_clause(second)}"
-
-
-def hint_series(root: str, one: str, other: str) -> str:
-    """Return a hint with two flags: one leaves out all files called as one of two but for numbers, to
-    resume from the other file.
+    """Return a hint with two flags: to resume from one of two files of a save, without the other one and the
+    files of other saves that are called as it is; numbers that both paths have are those of the save.
     """
 
-    def write_clause(stays: str, goes: str) -> str:
-        head, name = os.path.split(escape(os.path.relpath(goes, root)))
-        flag = f"--exclude {quote(os.path.join(head, re.sub('[0-9]+', '*', name)))}"
-        return f"add {flag} to resume from {os.path.relpath(stays, root)}"
+    def write_clause(stays: Checkpoint, goes: Checkpoint) -> str:
+        kept, path = (os.path.relpath(c.path, root) for c in (stays, goes))
+        numbers, words = re.findall("[0-9]+", kept), escape(path).split("/")
+        own = -2 if goes.parts[0].home else -1  # with the save's own directory
+        wide = [re.sub("[0-9]+", lambda m: "*" if m[0] in numbers else m[0], word) for word in words[own:]]
+        glob = "/".join([*words[:own], *wide])
+        flag = f"--exclude {quote(escape(path) if re.fullmatch(_write_regex(glob), kept) else glob)}"
+        return f"add {flag} to resume from {kept}"
 
     both = "if a job loads both, describe them as [[layout]] in ckpt.toml"
     return f"{write_clause(one, other)}, or {write_clause(other, one)}; {both}"

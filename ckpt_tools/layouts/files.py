@@ -121,8 +121,8 @@ def read_convention(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
 
 
 def are_of_one_convention(a: Part, b: Part) -> bool:
-    """Return True if two files that lie in no directory of a save have names of one convention."""
-    return not a.home and read_convention(a.path)[0] is read_convention(b.path)[0] is not None
+    """Return True if two files have names of one convention."""
+    return read_convention(a.path)[0] is read_convention(b.path)[0] is not None
 
 
 def _read_steps_in_name(p: Part) -> Steps:

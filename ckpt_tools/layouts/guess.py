@@ -298,6 +298,9 @@ def _assign_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> I
     if _is_series_and_last(pieces):
         yield from (replace(p, role="model") for p in pieces)
         return
+    if sum(p.role == "state" for p in pieces) > 1:
+        note = "other pieces hold a whole state, too: if they are of another job, leave this table out"
+        pieces = [replace(p, notes=(*p.notes, note)) if p.role == "state" else p for p in pieces]
     roles = [p.role if p.role == "optimizer" else _name_role(p.template) for p in pieces]
     largest = [max(sizes[path] for path in p.paths) * (p.role != "optimizer") for p in pieces]
     if "model" not in roles and any(largest):

@@ -38,7 +38,7 @@ from ckpt_tools.planning.verification import read_count, read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.retry import exists
+from ckpt_tools.storage.retry import exists, is_link
 from ckpt_tools.storage.urls import is_url, to_absolute
 
 
@@ -269,7 +269,9 @@ class Candidates:
             choice = _add_rejected(choice, by_position.rejected)
             later = trackers.find_later_trackers(self.session, latest, ranked)
             path, tracked = next(((path, c) for path, c in later if judge_at_best(c).usable), ("", None))
-            facts = replace(facts, tracker=path, tracked=tracked) if tracked else facts
+            if tracked:
+                is_a_link = not is_url(path) and is_link(path)
+                facts = replace(facts, tracker=path, tracked=tracked, tracker_is_link=is_a_link)
         if facts.newest is furthest is not latest:
             choice = self.choose_first(by_step, judge)
             self.order, self.ranked = "step", by_step

@@ -12,7 +12,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import name_kind
-from ckpt_tools.discovery.exclude import hint_choice, hint_series
+from ckpt_tools.discovery.exclude import hint_choice
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import find_state
 from ckpt_tools.formats.pickles import stubs
@@ -237,8 +237,7 @@ def require_one_model(
         yield from (replace(f.at(p.path), severity=Severity.WARNING) for f in damage)
         if not damage:
             one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
-            series = hint_series(session.root, mine.path, p.path) if apart else ""
-            hint = series or hint_choice(session.root, one, two)
+            hint = hint_choice(session.root, one, two)
             raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, hint)
 
 
@@ -250,7 +249,7 @@ def _find_pairs(
 
     def identify(p: Part) -> tuple[object, ...]:
         is_state = session.known(p).held.optimizer
-        return is_state, "" if is_state and not p.home else p.role, p.rank, p.coords
+        return is_state, "" if is_state else p.role, p.rank, p.coords
 
     for p in good:
         alike[identify(p)].append(p)

@@ -23,6 +23,7 @@ from ckpt_tools.discovery.unrecognised import is_other, list_unknown, tells_of_a
 from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
 from ckpt_tools.layouts import Layouts, Stage
 from ckpt_tools.layouts.common import templates
+from ckpt_tools.layouts.files import read_convention
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import LoadPlan
@@ -72,7 +73,11 @@ def find_objections(
     if error := filters_hide_all.ask_for_layout(s.root, selection, saves, spelling):
         return error, []
     is_inside = _make_test_inside(s.root, selection)
-    of_saves = (_find_several(s, unfinished), _find_not_renamed(s, unfinished))
+    of_saves = (
+        _find_several(s, unfinished),
+        _find_several_marked(s, unfinished),
+        _find_not_renamed(s, unfinished),
+    )
     of_others = (_find_headless(s, unfinished), _find_whole_temporary(s))
     if signs := _find_first(chain(of_saves, _find_outside(s, saves, is_inside), of_others)):
         return first_launch_leftovers.ask(s.root, signs), first_launch_leftovers.describe(signs)
@@ -113,6 +118,21 @@ def _find_several(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign
         why = f"none of {len(several)} saves is whole, each {say_unfinished(c, layout)}"
         why += ": a first launch leaves one at most, so some may have been whole"
         yield Sign(c.path, why, say_hidden(layout, layout.complete.commit) or "bring the lost files back")
+
+
+def _find_several_marked(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign]:
+    """Yield saves of several steps or epochs that were never renamed: a job got beyond its first save."""
+    steps: dict[tuple[object, ...], str] = {}
+    for path in (*(sign.path for sign in _find_temporary(s)), *(c.path for c in unfinished if is_marked(c))):
+        done = templates.unmark(os.path.basename(path))
+        for numbers in (read_convention(f"/{done}{below}")[1] for below in ("", "/model.pt")):
+            if any(when := (numbers.get("step"), numbers.get("epoch"))):
+                steps.setdefault(when, path)
+    why = f"the names of {len(steps)} saves that never finished tell several steps"
+    for path in steps.values() if len(steps) > 1 else ():
+        yield Sign(
+            path, f"{why}: a first launch leaves one at most", "rename it if it is whole", "unfinished-save"
+        )
 
 
 def _find_not_renamed(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign]:

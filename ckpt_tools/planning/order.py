@@ -154,6 +154,7 @@ class OrderFacts(Struct, frozen=True):
     exclude: Callable[[Checkpoint, Checkpoint], str]
     tracker: str = ""  # path of a tracker that was written later, and names the one of these two not chosen
     tracked: Checkpoint | None = None  # a third save that the tracker names, if both are one
+    tracker_is_link: bool = False
     step_flag: bool = True  # --order step leads to ``by_step``
     others: Sequence[Checkpoint] = ()  # usable, and maybe later than the chosen one
 

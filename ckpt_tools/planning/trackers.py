@@ -28,7 +28,8 @@ from ckpt_tools.planning.rules.choice import tracker_stale
 from ckpt_tools.planning.rules.rule import Hit, finding_of
 from ckpt_tools.planning.rules.save import missing_part, unfinished
 from ckpt_tools.reading.session import Session, Told
-from ckpt_tools.storage.retry import lstat
+from ckpt_tools.storage.retry import is_link, lstat
+from ckpt_tools.storage.urls import is_url, real_path
 
 
 def find_tracker_findings(
@@ -192,7 +193,13 @@ def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpo
 def find_later_trackers(
     s: Session, newest: Checkpoint, others: Iterable[Checkpoint]
 ) -> Iterator[tuple[str, Checkpoint]]:
-    """Yield trackers that were written after the newest checkpoint, each with the other one that it names."""
+    """Yield trackers that were written after the newest checkpoint, each with the other one that it names; a
+    link called like a tracker is one.
+    """
+    others = [c for c in others if c.key != newest.key]
+    for path in (f"{newest.parts[0].base}/{name}" for name in ("latest", "last")):
+        if not is_url(path) and get_time_written(path) > newest.mtime_ns and is_link(path):
+            yield from ((path, c) for c in others if real_path(c.path) == real_path(path))
     if not s.found.trackers:
         return
     paths = (path for path, _ in s.trackers(newest.layout, newest.parts[0].base))
@@ -200,8 +207,8 @@ def find_later_trackers(
     if not late or find_tracker_of(s, newest):
         return
     for c in others:
-        if c.key != newest.key and (path := find_tracker_of(s, c)) in late:
-            yield path or "", c
+        if (tracker := find_tracker_of(s, c)) and tracker in late:
+            yield tracker, c
 
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})

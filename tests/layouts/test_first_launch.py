@@ -418,6 +418,11 @@ TREES_OF_FIRST = table(
         step_10.tmp/state.pt:state10 -> exit 2 tree/first-launch-leftovers +unfinished-save
         step_10.tmp/state.pt:state10! -> nothing +unfinished-save
         step_10.tmp/state.pt:empty -> nothing +unfinished-save
+        step_10.tmp/state.pt:state10! step_20.tmp/state.pt:state20!
+            -> exit 2 tree/first-launch-leftovers +unfinished-save
+        step_10.pt.tmp:state10! step_20.pt.tmp:state20!
+            -> exit 2 tree/first-launch-leftovers +unfinished-save
+        model_step_10.pt.tmp:state10! optim_step_10.pt.tmp:state10! -> nothing +unfinished-save
         # TorchRL's Trainer.
         trainer.pt.tmp:state10 -> exit 2 tree/first-launch-leftovers +unfinished-save
         trainer.pt.tmp:{state10!,empty} -> nothing +unfinished-save

@@ -78,7 +78,7 @@ TREES = table(
             -> loads last.pt
         step_300.pt step_400.pt:cut last.pt:model400 -> loads step_300.pt   # a model alone stands in for no more
         # Two networks.
-        ann_step_9.pt bob_step_9.pt:whole10 -> exit 2 save/mixed-counters
+        {ann_step_9.pt bob_step_9.pt:whole10,step_9/ann.pt step_9/bob.pt:whole10} -> exit 2 save/mixed-counters
         D_1000.pth G_1000.pth:whole1001= D_2000.pth G_2000.pth:whole2001= -> loads D_2000.pth G_2000.pth => ok
         D_1000.pth G_1000.pth= D_2000.pth G_2000.pth= {G,D}_3000.pth -> loads D_2000.pth G_2000.pth
         D_1000.pth G_1000.pth= D_2000.pth G_2000.pth= D_3000.pth:cut G_3000.pth=
@@ -156,6 +156,9 @@ TREES = table(
             -> exit 2 save/mixed-counters
         best/step_50.pt step_100.pt -> step_100.pt   # the kind is told by the convention
         step_100/:halves step_200/:halves; ln step_200 latest -> step_200
+        step_100/:halves step_200/:halves; ln step_100 latest -> exit 2 order/times-contradict-steps
+        then as it is | exclude=step_200 -> step_100
+        step_100.pt step_200.pt; ln step_100.pt last -> exit 2 order/times-contradict-steps
         step_100/:halves step_200/model.pt:model200 -> step_100 -missing-part
         step_100/:halves step_200/optimizer.pt:optimizer200 -> step_100 -missing-part
         ckpt-100/state.pt:whole100 ckpt-200/state.pt:whole200 ckpt-300/state.pt:whole200

@@ -17,8 +17,11 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         newest, other = f.newest, f.tracked
         tracker, one, two = (name_below(path, f.root) for path in (f.tracker, newest.path, other.path))
         text = f"{DOUBT}{tracker} was written after {one} ({newest.label}), and names {two} ({other.label})"
-        hint = f"add --order tracker to resume from {other.label}, or --order mtime to resume from"
-        yield Hit(newest.path, text, f"{hint} {newest.label}")
+        to_other = f"--order tracker to resume from {other.label}"
+        if f.tracker_is_link:  # which no layout reads
+            to_other = f.exclude(other, newest)
+        answers = filter(None, (to_other, f"--order mtime to resume from {newest.label}"))
+        yield Hit(newest.path, text, f"add {', or '.join(answers)}")
     if not f.differ:
         return
     if not f.tracker and f.why_mute:
