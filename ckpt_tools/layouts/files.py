@@ -169,10 +169,10 @@ class _Holdings(NamedTuple):
 
 
 def _list_holdings(c: Checkpoint) -> _Holdings:
-    """Return what a save's files hold together: contents, with a number for each further file of weights or
-    of an optimizer's state, and the roles that a convention or the lack of both tells.
+    """Return what a save's files hold together: contents, with a number for each further role of files with
+    weights or an optimizer's state, and the roles that a convention or the lack of both tells.
     """
-    what, files, all_read = set[str](), Counter[str](), True
+    what, files, all_read = set[str](), set[tuple[str, str]](), True
     for p in c.parts:
         if (holds := get_holds(p)) is None:
             all_read = False
@@ -183,8 +183,9 @@ def _list_holdings(c: Checkpoint) -> _Holdings:
         if not (holds.weights or holds.optimizer) or (loop and loop.role == p.role):
             what.add(p.role)
         elif not p.piece.startswith(ROLLING) or _is_written_over(c):  # else it stands in for another file
-            files.update(content for content in contents if content is not _COUNTS)
-    what |= {f"{content} {n}" for content, most in files.items() for n in range(2, most + 1)}
+            files.update((content, p.role) for content in contents if content is not _COUNTS)
+    roles = Counter(content for content, _ in files)
+    what |= {f"{content} {n}" for content, most in roles.items() for n in range(2, most + 1)}
     return _Holdings(frozenset(what), all_read)
 
 
