@@ -54,7 +54,7 @@ def execute(argv: Sequence[str]) -> int:
 def _dispatch(argv: list[str]) -> int:
     """Run a line and return its exit code. typer's own ``main`` would exit with 1 (damage) on EPIPE."""
     if _is_to_list(argv):
-        argv = ["ls", "--", *argv]
+        argv = ["ls", "--", *(argv or ["."])]
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
     if not argv:  # the help is part of an error here

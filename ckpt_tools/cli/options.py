@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ckpt_tools import api
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, read_output, read_settings
+from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
@@ -84,6 +85,7 @@ RENAMED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "--max-total": ("--keep total={}", ("prune",)),
 }
 """By deprecated flag the words that replace it, in which {} is its value, and the commands that had it."""
+_REPEATED = ("--keep", "--metrics", "--verbose", "--undo")
 GOING: Mapping[str, str] = {
     "color": "set NO_COLOR=1 or FORCE_COLOR=1",
     "fail_on": "--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it",
@@ -96,7 +98,9 @@ GOING: Mapping[str, str] = {
 
 
 def rename_flags(command: str, args: Sequence[str]) -> list[str]:
-    """Return a command's line with the words of RENAMED for its deprecated flags. Warn of each."""
+    """Return a command's line with the words of RENAMED for its deprecated flags. Warn of each. Raise
+    UsageError if the flag that replaces one has another value.
+    """
     renamed, words = list[str](), iter(args)
     for word in words:
         old, mark, value = word.partition("=")
@@ -108,9 +112,11 @@ def rename_flags(command: str, args: Sequence[str]) -> list[str]:
             continue
         if "{}" in new and not mark:
             value = next(words, "")
-        new = new.replace("{}", value)
+        new, flag = new.replace("{}", value), new.partition(" ")[0]
         if not {"-q", "--quiet"} & {*args}:
             console.warn_deprecated(old, new)
+        if flag not in _REPEATED and any(f"{other}=".startswith(f"{flag}=") for other in args):
+            raise UsageError(f"{old} {value} contradicts {flag}", f"use {new} alone")
         renamed += new.split(" ", 1)
     return renamed
 

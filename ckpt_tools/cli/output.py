@@ -92,7 +92,8 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         ("--progress", progress_as, ("auto", "bar", "json", "none")),
         ("--fail-on", given.get("fail_on") or "error", ("error", "warning")),
     ):
-        hint = _GONE.get(value) or _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
+        gone = _GONE.get(value) if flag == "--format" else None
+        hint = gone or _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
         read_value(flag, parsers.one_of(*allowed), value, hint)
     if given.get("format") == "json" and not given.get("quiet"):
         console.warn_deprecated("--format json", "--json")

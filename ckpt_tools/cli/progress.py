@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from shutil import get_terminal_size
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import console
@@ -111,7 +111,10 @@ def _draw(text: str) -> None:
     """Replace the last line of the terminal; the cursor stays at its beginning."""
     from rich.cells import set_cell_size  # imported only when a bar is really shown
 
-    console.err(f"\r{set_cell_size(text, get_terminal_size().columns - 1)}\r")
+    columns = 80
+    with suppress(OSError, ValueError):  # stderr is no terminal
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    console.err(f"\r{set_cell_size(text, columns - 1)}\r")
 
 
 @contextmanager

@@ -131,15 +131,15 @@ class Page:
         if not found:
             return
         self.gap()
-        by_hint: dict[str, dict[tuple[str, str], list[Finding]]] = {}
+        by_hint: dict[str, dict[tuple[Severity, str, str], list[Finding]]] = {}
         for f in (f for f in found if not f.follows):
             alike = by_hint.setdefault(fill_hint(f.hint, f.path, root), {})
-            alike.setdefault((f.code, f.message), []).append(f)
+            alike.setdefault((f.severity, f.code, f.message), []).append(f)
         hints, hidden = Counter[str](), 0
         for hint, groups in by_hint.items():
             for alike_findings in groups.values():
                 self._show_alike(alike_findings, root)
-            code = next(reversed(groups))[0]
+            code = next(reversed(groups))[1]
             hints[code] += 1
             if hint and (hints[code] <= _HINTS or self.view.verbose):
                 self.text(f"  hint: {hint}", "cyan")

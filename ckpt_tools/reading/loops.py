@@ -186,12 +186,14 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
             names[_identify_save(f.part), role].add(_label(f))
     several = {role for (_, role), labels in names.items() if role and len(labels) > 1}
 
+    unsure = {_identify_save(f.part) for f in states if not f.role}
+
     def find_role(f: State) -> str:
-        loop = get_loop(f.part)
-        # of two files with whole states and no names of their own one is enough
-        is_named = f.role in several and not (f.is_whole and "{name}" not in loop.templates[0])
-        is_unknown = not f.role and len(names[_identify_save(f.part), ""]) > 1
-        return (_label(f) if is_named or is_unknown else "") or loop.role or f.role or "model"
+        loop, save = get_loop(f.part), _identify_save(f.part)
+        is_named = f.role in several or (save in unsure and len(names[save, ""]) > 1)
+        if f.is_whole and "{name}" not in loop.templates[0]:
+            is_named = False  # of two files with whole states and no names of their own one is enough
+        return (_label(f) if is_named else "") or loop.role or f.role or "model"
 
     return [replace(f, role=find_role(f)) for f in states]
 
