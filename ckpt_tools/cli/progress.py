@@ -113,7 +113,7 @@ def _draw(text: str) -> None:
 
     columns = 80
     with suppress(OSError, ValueError):  # stderr is no terminal
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or columns
     console.err(f"\r{set_cell_size(text, columns - 1)}\r")
 
 
