@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.formats.common.zstd import make_stream_decoder
+from ckpt_tools.formats.common.zstd import MAX_WINDOW
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
@@ -99,8 +98,11 @@ def decode_pieces(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
 def _make_decoder(codec: str, write: _Write) -> _Decoder:
     """Return a decoder of a codec that writes to ``write`` and refuses bytes behind the end of the data."""
     if codec == "zstd":
-        file = SimpleNamespace(write=write)  # as much of a file as zstandard's stream writer uses
-        return make_stream_decoder(file, _PIECE), lambda: True  # check_frame() has seen its end
+        import zstandard
+
+        file: Any = SimpleNamespace(write=write)  # as much of a file as zstandard's stream writer uses
+        frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+        return frame.stream_writer(file, write_size=_PIECE).write, lambda: True  # check_frame() saw its end
     if codec == "bz2":
         import bz2
 
@@ -163,18 +165,13 @@ def add_decoding(
 
 def decompress(data: bytes, limit: int) -> bytes:
     """Return the content of a small zstd frame. Raise Damage if it is broken or exceeds ``limit`` bytes."""
-    out = BytesIO()  # its value is its buffer, not a copy
+    import zstandard
 
-    def make(count: _Write) -> _Decoder:
-        def keep(piece: bytes) -> int:
-            """Keep decoded bytes, and count them against the limit; return how many they are."""
-            out.write(piece)
-            return count(piece)
-
-        return _make_decoder("zstd", keep)
-
-    running = _Decoding(None, limit, make)
-    running.update(data)
-    if not running.good:
+    decoder = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+    try:
+        out: bytes = decoder.stream_reader(data, read_across_frames=True).read(limit + 1)
+    except zstandard.ZstdError:
+        out = bytes(limit + 1)
+    if len(out) > limit:
         raise Damage("bad-header", f"zstd data that does not decode, or into more than {limit} bytes")
-    return out.getvalue()
+    return out

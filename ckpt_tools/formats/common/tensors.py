@@ -131,7 +131,7 @@ def _cuts_row(t: Tensor, at: int) -> bool:
 
 
 _FEW = 32
-"""The most boxes that are compared pair by pair, if no plane separates them."""
+"""The most boxes of a group that are compared pair by pair, if no plane separates them."""
 
 
 class Untiled(NamedTuple):
@@ -160,76 +160,38 @@ def find_untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None
     return bad
 
 
-def _find_overlap(boxes: Sequence[Box], members: list[int], dimensions: list[int]) -> Untiled | None:
-    """Return an overlap of two of the boxes ``members`` in all of ``dimensions``, None if there is none:
-    divide the boxes into groups that cannot touch, until each is one box or has one dimension.
+def _find_overlap(boxes: Sequence[Box], members: list[int], dims: list[int]) -> Untiled | None:
+    """Return an overlap of two of the boxes ``members`` in all of ``dims``, None if there is none: divide the
+    boxes by planes that cut no box, until each is alone.
     """
-    stack = [(members, dimensions)]
-    budget = 24 * (len(dimensions) + 1) * (len(members) + 1)
+    stack = [members]
+    budget = 24 * (len(dims) + 1) * (len(members) + 1)
     while stack:
-        group, dims = stack.pop()
+        group = stack.pop()
         if len(group) < 2:
             continue
         budget -= len(group) * (len(dims) + 1)
         if budget < 0:
             return Untiled("complex", group[0])
-        if not dims:
-            return Untiled("overlap", group[1])
-        runs = {d: _find_runs(boxes, group, d) for d in dims}
-        regular = [d for d in dims if runs[d].regular]
-        if regular:
-            stack += _find_cells(boxes, group, dims, regular)
-            continue
-        if len(dims) == 1:
-            return Untiled("overlap", runs[dims[0]].touching)
-        groups = max((runs[d].groups for d in dims), key=len)
+        groups = max((_divide(boxes, group, d) for d in dims), key=len, default=[group])
         if len(groups) > 1:
-            stack.extend((g, dims) for g in groups)
+            stack += groups
+        elif (pair := _find_pair(boxes, groups[0][:_FEW], dims)) is not None:
+            return Untiled("overlap", pair)
         elif len(group) > _FEW:
             return Untiled("complex", group[0])
-        elif (pair := _find_pair(boxes, group, dims)) is not None:
-            return Untiled("overlap", pair)
     return None
 
 
-def _find_cells(
-    boxes: Sequence[Box], group: list[int], dims: list[int], regular: list[int]
-) -> list[tuple[list[int], list[int]]]:
-    """Group boxes by equal extents in all ``regular`` dimensions: boxes of different groups cannot overlap.
-    Return each group with the dimensions left to compare.
-    """
-    cells = defaultdict[tuple[int, ...], list[int]](list)
-    for i in group:
-        cells[tuple(boxes[i].start[d] for d in regular)].append(i)
-    others = [d for d in dims if d not in regular]
-    return [(cell, others) for cell in cells.values()]
-
-
-class _Runs(NamedTuple):
-    """One dimension of a group of boxes, ``regular`` if any two extents are equal or disjoint. It is cut into
-    ``groups`` where no box reaches across; box ``touching`` overlaps the one before it, -1 if none does.
-    """
-
-    regular: bool
-    groups: list[list[int]]
-    touching: int
-
-
-def _find_runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
-    """Return how the extents of boxes, given by their indices, touch each other along dimension ``d``."""
-    order = sorted(group, key=lambda i: (boxes[i].start[d], boxes[i].stop[d]))
-    groups: list[list[int]] = []
-    regular, touching, end, last = True, -1, -1, (-1, -1)
-    for i in order:
-        extent = boxes[i].start[d], boxes[i].stop[d]
-        if extent[0] >= end:
-            groups.append([i])
-        else:
-            groups[-1].append(i)
-            touching = i if touching < 0 else touching
-            regular = regular and extent == last
-        end, last = max(end, extent[1]), extent
-    return _Runs(regular, groups, touching)
+def _divide(boxes: Sequence[Box], group: list[int], d: int) -> list[list[int]]:
+    """Divide boxes, given by their indices, where none reaches across along dimension ``d``; sort them."""
+    groups, end = list[list[int]](), -1
+    for i in sorted(group, key=lambda i: boxes[i].start[d]):
+        if boxes[i].start[d] >= end:
+            groups.append([])
+        groups[-1].append(i)
+        end = max(end, boxes[i].stop[d])
+    return groups
 
 
 def _find_pair(boxes: Sequence[Box], group: list[int], dims: list[int]) -> int | None:

@@ -1,5 +1,4 @@
-"""Zstandard frames, checked block by block without decoding them (decode.py decodes), and the package
-zstandard.
+"""Zstandard frames, checked block by block without decoding them: decode.py decodes.
 
 Facts: RFC 8878 (frame header, block headers, content checksum). One frame is one value; tensorstore and
 numcodecs never write two.
@@ -7,9 +6,7 @@ numcodecs never write two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
@@ -31,15 +28,6 @@ def needs_zstd(offset: int, what: str) -> Finding:
     """Return the finding that ``what``, at a file offset, is not decoded: the package is not installed."""
     why = f"{what} cannot be decoded without zstandard: pip install zstandard"
     return finding("needs-extra", why, offset=offset)
-
-
-def make_stream_decoder(sink: Any, piece: int) -> Callable[[Any], object]:
-    """Return a function that decodes the bytes given to it into the file ``sink``, and raises ZstdError."""
-    import zstandard
-
-    decoder = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
-    write: Callable[[Any], object] = decoder.stream_writer(sink, write_size=piece).write
-    return write
 
 
 def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 from ckpt_tools.formats.common.format import Damage
 
+_ESCAPE = r"""\\(?:[\\'"nrt]|x[\da-f]{2}|u[\da-f]{4}|U[\da-f]{8})"""
 _TOKEN = re.compile(
-    r"""\ *(?:[ub]?(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-    r"""|(?P<number>(?:0|[1-9]\d{0,19})(?![\dA-KM-Za-z_])L?)|(?P<word>True|False)|(?P<mark>[\[\](){},:]))"""
+    rf"""\ *(?:u?(?:'(?:[^'\\]|{_ESCAPE})*'|"(?:[^"\\]|{_ESCAPE})*")"""
+    r"""|(?P<number>0|[1-9]\d{0,19})(?![\dA-KM-Za-z_])L?|True|False|[\[\](){},:])"""
 )
-_DEEP = 32
-"""Levels of nested records at most."""
-_CLOSES = {"[": "]", "(": ")"}
+"""A token of the literals that NumPy writes, with the L of Python 2 behind a number."""
 _KEYS = {"descr", "fortran_order", "shape"}
 _DIMENSIONS = 64
 HUGE = 1 << 62
@@ -40,7 +39,7 @@ class Element(NamedTuple):
 
 
 class Header(NamedTuple):
-    """One header. ``is_canonical``: its text is exactly as NumPy writes it. ``descr`` is text[start:stop]."""
+    """One header. ``is_canonical``: its text is exactly as NumPy writes it, and text[start:stop] the type."""
 
     element: Element
     fortran: bool
@@ -58,82 +57,40 @@ class Header(NamedTuple):
         return 0 if 0 in self.shape else total
 
 
-class _Literal:
-    """A Python literal, read token by token; ``offset`` is the place of ``text`` in the file."""
+def _make_damage(why: str, offset: int) -> Damage:
+    return Damage("bad-header", f"the header of an array {why}", offset)
 
-    def __init__(self, text: str, offset: int) -> None:
-        self.text, self.at, self.offset = text, 0, offset
 
-    def make_damage(self, why: str) -> Damage:
-        return Damage("bad-header", f"the header of an array {why}", self.offset + self.at)
+def _read_literal(text: str, offset: int) -> Any:
+    """Return the value of a Python literal of texts, whole numbers, truth values, tuples, lists and dicts."""
+    from ast import literal_eval  # not at the top: few files hold arrays of NumPy
 
-    def skip(self, mark: str) -> bool:
-        """Skip a mark if it is the next token; return True if it was."""
-        found = _TOKEN.match(self.text, self.at)
-        if found is None or found["mark"] != mark:
-            return False
-        self.at = found.end()
-        return True
-
-    def expect(self, mark: str) -> None:
-        """Skip a mark. Raise Damage unless it is the next token."""
-        if not self.skip(mark):
-            raise self.make_damage(f"has no {mark!r} where one belongs")
-
-    def read_value(self, depth: int = 0) -> Any:
-        """Read a text, number, truth value, tuple or list of at most ``_DEEP`` levels. Raises Damage."""
-        found = _TOKEN.match(self.text, self.at)
-        if found is None:
-            raise self.make_damage("is no Python literal")
-        self.at = found.end()
-        text, number, word, bracket = found.groups()
-        if text is not None:
-            return text[1:-1]
-        if number is not None:
-            return int(number.rstrip("L"))
-        if word is not None:
-            return word == "True"
-        if bracket not in _CLOSES or depth >= _DEEP:
-            raise self.make_damage("is nested in a way that NumPy does not write")
-        out, comma = [], True
-        while not self.skip(_CLOSES[bracket]):
-            if not comma:
-                raise self.make_damage("has no comma between two values")
-            out.append(self.read_value(depth + 1))
-            comma = self.skip(",")
-        if bracket == "(" and len(out) == 1 and not comma:
-            return out[0]
-        return out if bracket == "[" else tuple(out)
+    at, plain = 0, list[str]()
+    while token := _TOKEN.match(text, at):
+        at = token.end()
+        plain.append(token["number"] or token[0])
+    try:
+        if at == len(text):
+            return literal_eval("".join(plain))
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        pass
+    raise _make_damage("is no Python literal as NumPy writes it", offset)
 
 
 def read_header(text: str, offset: int) -> Header:
     """Parse the text of a header, which lies at ``offset`` of the file. Raises Damage."""
-    literal = _Literal(text, offset)
-    entries: dict[str, Any] = {}
-    literal.expect("{")
-    start = stop = 0
-    while not literal.skip("}"):
-        key = literal.read_value()
-        if type(key) is not str or key not in _KEYS or key in entries:
-            why = "has a key that is not one of descr, fortran_order and shape, or one twice"
-            raise literal.make_damage(why)
-        literal.expect(":")
-        begins = literal.at
-        entries[key] = literal.read_value()
-        if key == "descr":
-            start, stop = begins, literal.at
-        if not literal.skip(",") and text[literal.at : literal.at + 1] != "}":
-            raise literal.make_damage("has no comma between two entries")
-    padding = text[literal.at :]
-    if padding.strip(" ") not in ("", "\n") or entries.keys() != _KEYS:
-        raise literal.make_damage("does not end after descr, fortran_order and shape")
-    shape, fortran = entries["shape"], entries["fortran_order"]
+    written = text.rstrip(" \n")
+    padding = text[len(written) :]
+    entries = _read_literal(written, offset)
+    if not isinstance(entries, dict) or entries.keys() != _KEYS or padding.count("\n") > 1:
+        raise _make_damage("has something else than descr, fortran_order and shape", offset)
+    descr, shape, fortran = entries["descr"], entries["shape"], entries["fortran_order"]
     if type(fortran) is not bool or not _is_shape(shape):
-        raise literal.make_damage("gives no order or no shape")
-    element = _read_element(entries["descr"], literal)
+        raise _make_damage("gives no order or no shape", offset)
     canonical = "{" + "".join(f"{key!r}: {entries[key]!r}, " for key in sorted(entries)) + "}"
-    is_canonical = canonical == text[: literal.at] and padding.endswith("\n")
-    return Header(element, fortran, shape, is_canonical, start, stop)
+    is_canonical = canonical == written and padding.endswith("\n")
+    start = len("{'descr': ")
+    return Header(_read_element(descr, offset), fortran, shape, is_canonical, start, start + len(repr(descr)))
 
 
 def _is_shape(value: Any) -> bool:
@@ -142,23 +99,23 @@ def _is_shape(value: Any) -> bool:
     return is_tuple and all(type(n) is int and n < HUGE for n in value)
 
 
-def _read_element(descr: Any, literal: _Literal) -> Element:
+def _read_element(descr: Any, offset: int) -> Element:
     """Return the type that a ``descr`` gives: a text, or the list of a record's fields. Raises Damage."""
     if type(descr) is str:
         if (element := element_of(descr)) is None:
-            raise literal.make_damage(f"has the type {descr[:40]!r}, which NumPy does not have")
+            raise _make_damage(f"has the type {descr[:40]!r}, which NumPy does not have", offset)
         return element
     if type(descr) is not list:
-        raise literal.make_damage("has a type that is neither a text nor a list of fields")
+        raise _make_damage("has a type that is neither a text nor a list of fields", offset)
     fields = list[Element]()
     for field in descr:  # (name, type) or (name, type, shape); the name may be a pair with its title
         if type(field) is not tuple or len(field) not in (2, 3):
-            raise literal.make_damage("has a field that is not a name and a type")
+            raise _make_damage("has a field that is not a name and a type", offset)
         shape = field[2] if len(field) == 3 else ()
         shape = (shape,) if type(shape) is int else shape
         if not _is_shape(shape):
-            raise literal.make_damage("has a field of no shape")
-        element = _read_element(field[1], literal)
+            raise _make_damage("has a field of no shape", offset)
+        element = _read_element(field[1], offset)
         fields.append(element._replace(size=Header(element, False, shape, False, 0, 0).nbytes))
     size = min(sum(f.size for f in fields), HUGE)
     return Element(f"V{size}", size, any(f.objects for f in fields))

@@ -21,8 +21,8 @@ from ckpt_tools.storage import Source
 MAGIC = b"\x93NUMPY"
 _FIRST = 256
 """Bytes read at once: most headers have 128."""
-_MOST = 1 << 20
-"""Bytes of a header at most; NumPy's own reader takes 10,000."""
+_MOST = 1 << 17
+"""Bytes of a header at most, which take 65 MB to parse; NumPy's own reader takes 10,000."""
 
 
 class Array(NamedTuple):

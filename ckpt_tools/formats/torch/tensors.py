@@ -11,6 +11,7 @@ joined by dots.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -276,8 +277,6 @@ def _measure(dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], start:
 
 NUMBER = 0x1950A86A20F9469CFC6C
 _MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # LONG1 0x1950a86a20f9469cfc6c, STOP
-_BLOCK = 512
-_SUM = slice(148, 156)  # the field of a tar header that has the sum of its bytes
 
 
 def legacy_magic(head: bytes) -> bool:
@@ -292,23 +291,12 @@ def is_proto(head: bytes) -> bool:
 
 def check_not_tar(source: Source) -> Iterator[Finding]:
     """Yield ``unsafe-pickle`` if a pickle is a tar as well: torch.load would unpickle the tar's members."""
-    block = source.read(0, _BLOCK) if source.size >= _BLOCK else b""
-    others = block[: _SUM.start] + b" " * 8 + block[_SUM.stop :]
-    unsigned = sum(others)
-    signed = unsigned - 256 * sum(b > 127 for b in others)
-    if any(block) and _read_tar_number(block[_SUM]) in (unsigned, signed):  # tarfile.calc_chksums, nti
+    import tarfile  # not at the top: most files hold no bare pickle
+
+    with suppress(tarfile.HeaderError):
+        tarfile.TarInfo.frombuf(source.read(0, min(source.size, tarfile.BLOCKSIZE)), "utf-8", "replace")
         why = "the file is a tar archive as well: torch.load would unpickle its members instead"
         yield finding("unsafe-pickle", f"{why} of what was read here", offset=0)
-
-
-def _read_tar_number(field: bytes) -> int | None:
-    """Return a number in a tar header, octal digits or binary behind 0x80 or 0xff; None if it is damaged."""
-    if field[0] in (0x80, 0xFF):
-        return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
-    try:
-        return int(field.partition(b"\0")[0].decode("ascii").strip() or "0", 8)
-    except ValueError:
-        return None
 
 
 _V2 = ("torch._utils", "_rebuild_tensor_v2")
