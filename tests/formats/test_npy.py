@@ -25,7 +25,7 @@ from places import FORMAT_FILES
 from ckpt_tools.formats import BY_NAME, Anatomy, format_of
 from ckpt_tools.formats.common.format import Damage, structure
 from ckpt_tools.formats.numpy.header import read_header
-from ckpt_tools.formats.pickles.joblib_arrays import WRAPPER
+from ckpt_tools.formats.pickles.reader import WRAPPER
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource

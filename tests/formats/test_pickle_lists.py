@@ -10,8 +10,7 @@ import pytest
 from helpers import bad, look
 
 from ckpt_tools.formats import BY_NAME, Anatomy
-from ckpt_tools.formats.pickles.globals import Global, Trust, find_trust, to_python3
-from ckpt_tools.formats.pickles.known_globals import _ENUMERATIONS, EXACT
+from ckpt_tools.formats.pickles.globals import _ENUMERATIONS, EXACT, Global, Trust, find_trust, to_python3
 from ckpt_tools.model.finding import Finding, Severity
 
 PLAIN = BY_NAME["pickle_plain"]

@@ -10,8 +10,14 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, structure
-from ckpt_tools.formats.pickles.globals import FOLLOWED, Usage, is_worse_if_passed, judge_names, to_python3
-from ckpt_tools.formats.pickles.known_globals import calls_arguments
+from ckpt_tools.formats.pickles.globals import (
+    FOLLOWED,
+    Usage,
+    calls_arguments,
+    is_worse_if_passed,
+    judge_names,
+    to_python3,
+)
 from ckpt_tools.formats.pickles.machine import BUILTINS, GETATTR
 from ckpt_tools.formats.pickles.reader import WINDOW, read_from, read_pickle
 from ckpt_tools.formats.pickles.stubs import Call, Dict, Global, Key, Long, NeedMore, Offsets, Pickled

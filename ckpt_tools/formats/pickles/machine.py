@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.pickles.known_globals import is_only_made
+from ckpt_tools.formats.pickles.globals import is_only_made
 from ckpt_tools.formats.pickles.stubs import (
     Call,
     Dict,
@@ -102,7 +102,7 @@ class Machine:
         self.calls: list[Call] = []
         self.called: Offsets = {} if called is None else called
         self.repeated_keys: list[tuple[str, int]] = []  # keys that one dict is given twice, and where
-        self.unpadded_arrays = 0  # arrays of joblib without padding: see joblib_arrays.py
+        self.unpadded_arrays = 0  # arrays of joblib without padding: see reader.py
         self.last = (b"", 0, 0)  # what read_bytes() read last, its file offset and its length
         self.state_bytes: list[StateBytes] = []
 

@@ -19,7 +19,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.common.tensors import MAX_TEXT
 from ckpt_tools.formats.numpy.header import HUGE
-from ckpt_tools.formats.pickles.joblib_arrays import DTYPE, WRAPPER, is_shape
+from ckpt_tools.formats.pickles.reader import DTYPE, WRAPPER, is_shape
 from ckpt_tools.formats.pickles.stubs import Call, Global, Long, Pickled, StateBytes
 from ckpt_tools.formats.torch.tensors import list_tensors, text
 from ckpt_tools.model.finding import Finding
