@@ -87,9 +87,7 @@ def read_members(source: Source, anatomy: Anatomy, most: int) -> Generator[Findi
 
 
 def _check_path(name: str, kind: bytes, link: str, links: set[str], at: int) -> Iterator[Finding]:
-    """Yield ``path-escape`` if unpacking a member writes outside of the directory, or makes a device.
-    ``links`` has the symbolic links before it; add the member if it is one. ``kind`` is its tar type.
-    """
+    """Yield ``path-escape`` if unpacking a member leaves the directory; add it to ``links`` if it is one."""
     path, target = normpath(name), link if kind in _LINKS else ""
     leads = normpath(join(dirname(name), target) if kind == b"2" else target)
     back = ".." in _UP.sub("", target).split("/")  # up from a directory, which may be a link

@@ -148,9 +148,7 @@ def _find_end(source: Source, comment: bool) -> Generator[Finding, None, int]:
 def _read_zip64(
     source: Source, anatomy: Anatomy, data: bytes, at: int, short: End, *, comment: bool
 ) -> Generator[Finding, None, End]:
-    """Check the ZIP64 locator and its end record, and return that record's numbers: they supersede ``short``.
-    ``data`` ends with the short end record, which begins at ``at``. Raise Damage.
-    """
+    """Check the ZIP64 locator and end record; return its numbers, which supersede ``short``. Raise Damage."""
     _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
     if where + 56 > at - 20:
         raise Damage("bad-header", "the ZIP64 locator points outside the file", at - 20)
@@ -176,9 +174,7 @@ def _read_zip64(
 
 
 def _do_ends_differ(short: End, end: End, comment: bool) -> bool:
-    """Return whether a number of the short record is neither that of the ZIP64 record nor the highest value,
-    which refers to it: miniz writes this only for larger numbers, other writers always.
-    """
+    """Return whether the short record has a number that is neither the long one's nor refers to it."""
     numbers = zip(short, end, _TOPS, strict=True)
     return any(a != min(b, top) and not (comment and a == top) for a, b, top in numbers)
 
@@ -226,9 +222,7 @@ def read_entries(
 def _read_wide_sizes(
     extra: bytes, i: int, sizes: tuple[int, int, int], torch: bool, where: int
 ) -> Generator[Finding, None, tuple[int, int, int]]:
-    """Return size, stored size and header offset of entry ``i``: its ZIP64 field has the numbers that are
-    _TOP in the entry itself (APPNOTE 4.5.3). Raise Damage.
-    """
+    """Return size, stored size and header offset, some from the ZIP64 field (APPNOTE 4.5.3). Raise Damage."""
     for kind, value in extras(extra):
         if kind == 1:
             missing = sizes.count(_TOP)

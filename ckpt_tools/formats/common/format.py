@@ -178,9 +178,7 @@ class Format(Struct, frozen=True):
 def make_format(
     name: str, magic: Callable[[bytes], bool], check: Check | None = None, **fields: Any
 ) -> Format:
-    """Return a format of this package, whose ``check`` is that of its structure; what ``fields`` do not give
-    is in named.py and its family's formats.toml.
-    """
+    """Return a format of this package: named.py and its family's formats.toml have what ``fields`` lack."""
     row = ROWS[name]
     if check is not None:
         fields["checks"] = {Level.STRUCTURE: check}

@@ -26,9 +26,7 @@ from ckpt_tools.storage import Source
 
 
 def find_incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
-    """Yield a finding for each tensor that the pieces in all files of a save do not fill exactly; of
-    replicated tensors, one file only has pieces.
-    """
+    """Yield a finding for each tensor that the pieces in all files of a save do not fill exactly."""
     pieces: dict[str, list[Box]] = defaultdict(list)
     for file in files:
         for name, box in file.items():
@@ -161,9 +159,7 @@ def find_untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None
 
 
 def _find_overlap(boxes: Sequence[Box], members: list[int], dims: list[int]) -> Untiled | None:
-    """Return an overlap of two of the boxes ``members`` in all of ``dims``, None if there is none: divide the
-    boxes by planes that cut no box, until each is alone.
-    """
+    """Return an overlap of two boxes, or None: divide by planes that cut no box, until each is alone."""
     stack = [members]
     budget = 24 * (len(dims) + 1) * (len(members) + 1)
     while stack:

@@ -183,9 +183,7 @@ def _read_tensor(fqn: str, value: Any) -> Entry:
 
 
 def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
-    """Check the tuple of TensorProperties.__getstate__: dtype, then deprecated layout, requires_grad, memory
-    format and pin_memory; since torch 2.15 also the strides of the tensor in elements, or None.
-    """
+    """Check the tuple of TensorProperties.__getstate__; since torch 2.15 it has the strides, too."""
     dtype, layout, grad, memory, pin = p.state[:_PROPERTIES]
     strides = p.state[_PROPERTIES] if len(p.state) > _PROPERTIES else None
     if dtype.name not in ITEMSIZE:

@@ -77,9 +77,7 @@ class _Manifest:
             yield finding("bad-header", f"{path[:200]!r} lies in nothing that holds values")
 
     def _check_container(self, path: str, name: str, entry: _Json) -> Iterator[Finding]:
-        """Check that each key listed by a dict has an entry: torchsnapshot drops a key without a value, and a
-        value without a key. Values that ranks share are entries of rank 0 alone.
-        """
+        """Check that each key of a dict has an entry, or rank 0's: torchsnapshot drops others."""
         for key in sequence(entry.get("keys")) if entry.get("type") != "list" else ():
             child = str(key).replace("%", "%25").replace("/", "%2F")
             if f"{path}/{child}" not in self.manifest and f"0/{name}/{child}" not in self.manifest:

@@ -26,9 +26,7 @@ from ckpt_tools.model.tables import read_table
 
 
 def read_names(table: str) -> frozenset[str]:
-    """Return the names in a table: the word ``a.{b,c}.:`` puts ``a.b.`` and ``a.c.`` before each name behind
-    it, up to the next word with a colon.
-    """
+    """Return the names in a table: a word ``a.{b,c}.:`` puts ``a.b.`` and ``a.c.`` before those behind it."""
     found, beginnings = set[str](), [""]
     for word in re.sub(r"#.*", "", table).split():
         if word.endswith(":"):
@@ -223,9 +221,7 @@ def find_verdict(name: Global) -> str:
 
 
 def judge_names(names: Iterable[Usage], unlisted: list[Unlisted]) -> Iterator[Finding]:
-    """Yield ``unsafe-pickle`` for each dangerous name (at most eight), ``suspect-call`` for called names in
-    no list, one ``needs-trust`` for all others. Names in no list are added to ``unlisted``.
-    """
+    """Yield the findings for names of a pickle; add the names in no list to ``unlisted``."""
     unsafe, others, found = list[Usage](), list[Usage](), list[Unlisted]()
     for use in names:
         level = find_trust(use.name)

@@ -80,9 +80,7 @@ def read_judged(
 
 
 def judge_without_joblib(source: Source) -> Iterator[Finding]:
-    """Yield ``unsafe-pickle`` for dangerous names that another unpickler than joblib's would find: it takes
-    the bytes of the arrays in the file for opcodes.
-    """
+    """Yield ``unsafe-pickle`` for names that an unpickler finds which takes joblib's arrays for opcodes."""
     names = _Names()
     head = source.read(0, min(source.size, _FIRST))
     with suppress(Damage):
@@ -176,9 +174,7 @@ def _find_bombs(pickled: Pickled, size: int) -> Iterator[Finding]:
 
 
 def _judge_nested(pickled: Pickled, names: list[Usage], depth: int) -> Iterator[Finding]:
-    """Judge the files that a pickle hides: ``_load_from_bytes`` (torch/storage.py) loads a legacy torch file
-    from its argument of bytes. Add their names to ``names``; ``depth`` is how many levels may still follow.
-    """
+    """Judge files in arguments of ``_load_from_bytes``, up to ``depth`` levels; add to ``names``."""
     calls = [c for c in pickled.calls if c.func == LOAD_FROM_BYTES]
     odd = next((c for c in calls if not _has_legacy_argument(c)), None)
     if odd is not None:
@@ -233,9 +229,7 @@ def _has_legacy_argument(call: Call) -> bool:
 
 
 def _read_legacy(data: bytes, names: list[Usage], offset: int) -> Iterable[Pickled | Finding]:
-    """Yield the five pickles that ``torch.load`` reads of a legacy file, and a Finding for an unread one. Add
-    their names to ``names``, also those before damage; ``offset`` is the one to report.
-    """
+    """Yield the five pickles of a legacy file, or a Finding; add all names before any damage."""
     at = 0
     for _ in range(_LEGACY):
         found = _Names()

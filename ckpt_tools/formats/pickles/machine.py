@@ -378,9 +378,7 @@ class Machine:
         return text.encode("latin-1")
 
     def find_origin(self, func: Global | Call | Persistent) -> Global:
-        """Return the name by which a callable is reported: that of a global, of the attribute that getattr
-        gave, or ``f()`` if a call of ``f`` gave it.
-        """
+        """Return the name by which a callable is reported: ``f()`` if a call of ``f`` gave it."""
         if type(func) is Global:
             return func
         if type(func) is Call:

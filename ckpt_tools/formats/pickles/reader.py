@@ -144,9 +144,7 @@ def _read_quoted(m: Machine) -> str | bytes:
 
 
 def _read_slot(m: Machine) -> int:
-    """Return the number of a memo entry from its digits. Raise Damage for too many digits: an unpickler that
-    reads another number there would find another global.
-    """
+    """Return the number of a memo entry. Raise Damage for digits that unpicklers may read otherwise."""
     raw = m.read_line()
     if len(raw) > _DIGITS:
         raise m.make_damage("the number of a memo entry has too many digits")
@@ -308,9 +306,7 @@ class JoblibMachine(Machine):
     """A machine that passes over the elements that lie behind the object of each array."""
 
     def build(self) -> None:
-        """Give an object its state; go on behind the elements of an array. Raise Nested if these are a
-        pickle.
-        """
+        """Give an object its state; go on behind an array's elements. Raise Nested if these are a pickle."""
         target = self.stack[-2]
         if type(target) is not Call or target.func != WRAPPER:
             super().build()
@@ -343,9 +339,7 @@ class JoblibMachine(Machine):
 
 
 def _measure_elements(state: Any) -> tuple[int, bool]:
-    """Return the bytes of an array's elements (-1 for a pickle of Python objects), and whether padding comes
-    first. Raise ValueError for a state that joblib does not write: the pickle goes on at an unknown place.
-    """
+    """Return the bytes of an array's elements (-1: a pickle), and whether padded. Raise ValueError."""
     if not isinstance(state, dict) or not {"shape", "dtype", "order"} <= state.keys():
         raise ValueError("an array of joblib has no shape or no type")
     shape, alignment = state["shape"], state.get("numpy_array_alignment_bytes")

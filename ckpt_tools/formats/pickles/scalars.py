@@ -73,9 +73,7 @@ def read_scalar(value: Any) -> tuple[Scalar] | None:
 
 
 def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
-    """Return the number of ``numpy._core.multiarray.scalar(dtype, bytes)``, None if it is damaged. The dtype
-    is ``dtype("f8", …)`` with the state ``(3, "<", …)``.
-    """
+    """Return the number of ``scalar(dtype("f8", …), bytes)``, None if it is damaged."""
     if len(args) != 2 or type(args[0]) is not Call or not args[0].args or type(args[1]) is not bytes:
         return None
     kind, state = args[0].args[0], args[0].state
@@ -229,9 +227,7 @@ def _read_array(call: Call, elements: StateBytes | None) -> Tensor | Finding | N
 
 
 def _find_state(call: Call, elements: StateBytes | None) -> tuple[Any, ...]:
-    """Return (shape, type, order, bytes) of an array, () if it has none. joblib's arrays have no bytes here:
-    b"" if ``elements`` says where they lie, else None.
-    """
+    """Return (shape, type, order, bytes) of an array, or (); the bytes of joblib's are b"" or None."""
     if call.func == WRAPPER and isinstance(call.state, dict):
         return call.state.get("shape"), call.state.get("dtype"), False, b"" if elements else None
     return call.state[-4:] if type(call.state) is tuple else ()

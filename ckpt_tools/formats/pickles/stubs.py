@@ -169,9 +169,7 @@ def report_suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
 
 
 def _report_strangers(names: Sequence[Unlisted]) -> Iterator[Finding]:
-    """Yield the question ``unknown-global`` for names in no list, in a file that its framework unpickles
-    without asking: the modules that they import then run.
-    """
+    """Yield ``unknown-global`` for names in no list, in a file that is unpickled without asking."""
     for u in names[:_MOST]:
         how = "calls" if u.called else "imports"
         why = f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"

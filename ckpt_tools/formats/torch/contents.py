@@ -63,9 +63,7 @@ class Contents:
 def read_contents(
     source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...]
 ) -> Generator[Finding, None, Contents]:
-    """Read a pickle as ``read_judged`` does, or take an equal one at the same offset that is remembered; add
-    its names to ``anatomy``. Raise Damage.
-    """
+    """Read a pickle as ``read_judged`` does, or take an equal one that is remembered. Raise Damage."""
     remembered = None
     plain = not anatomy.globals and not anatomy.depth and anatomy.regions is None
     if start <= _SMALL and stop - start <= _SMALL and plain:

@@ -250,9 +250,7 @@ def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int
 
 
 def _measure(dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tuple[int, int, int]:
-    """Return a tensor's number of bytes, how many its storage must have, and how many lie from its first
-    element to its last. Raise _BadTensor, also for an unknown dtype.
-    """
+    """Return a tensor's bytes, those that its storage must have, and its span. Raise _BadTensor."""
     if len(shape) != len(stride):
         raise _BadTensor("its shape and stride differ in length")
     numel, reach = 1, start + 1

@@ -99,9 +99,7 @@ def _check_end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
 def _read_count(
     source: Source, at: int, stop: int, least: int, name: str, *, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[int, int]]:
-    """Read the pickle of the number of items in a member, each of at least ``least`` bytes. Return the number
-    and the offset of the first item. Raise Damage.
-    """
+    """Return a member's number of items, of ``least`` bytes each, and where they begin. Raise Damage."""
     pickled = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     n = pickled.value
     if type(n) is not int or not 0 <= n * least <= stop - pickled.end:

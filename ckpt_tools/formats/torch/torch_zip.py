@@ -201,9 +201,7 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def _add_checked_sums(
     source: Source, records: Sequence[Record], by_name: dict[str, Record], id_agrees: bool, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Add the stored CRCs to ``anatomy``, and report which torch never computed (set_crc32_options,
-    skip_data). ``id_agrees``: the serialization id agrees with all CRCs.
-    """
+    """Add the stored CRCs to ``anatomy``, and report those that torch never computed (skip_data, no CRCs)."""
     skipped: set[Record] = set()
     data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
     crcs = {r.crc for r in data}
