@@ -273,6 +273,15 @@ def is_numpy_zip(head: bytes) -> bool:
     return head[4:6] == b"\x2d\0" and head[28:30] == b"\x14\0"
 
 
+def add_all_sums(records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
+    """Add the CRCs of an archive's records to ``anatomy``; yield findings if none has any."""
+    no_sums = have_no_sums(records)
+    if no_sums:
+        yield finding("checksum-off", "every record has the checksum 0")
+        yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+    add_sums(records, anatomy, frozenset(records) if no_sums else ())
+
+
 def have_no_sums(records: Sequence[Record]) -> bool:
     """Return whether no record has a CRC (torch's set_crc32_options): a single one without is damaged."""
     with_data = [r for r in records if r.size]

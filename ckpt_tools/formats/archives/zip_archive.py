@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import add_sums, have_no_sums, read_record, read_zip
+from ckpt_tools.formats.archives.zip import add_all_sums, read_record, read_zip
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy, check_inner, limit, make_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
@@ -35,9 +35,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a zip archive: its container, pickles inside, and records of Stable-Baselines3 and Keras."""
     records = yield from read_zip(source, anatomy, torch=False)
     anatomy.keys.update(r.name for r in records)
-    if have_no_sums(records):
-        yield finding("checksum-off", "every record has the checksum 0")
-        yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+    yield from add_all_sums(records, anatomy)
     yield from torch_zip.other_pickles(source, records, anatomy)
     yield from npz.object_arrays(source, records, anatomy)
     by_name = {r.name: r for r in records}
@@ -51,7 +49,6 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         else:
             yield from code_in_config(read_record(source, config, MOST), anatomy, config.place)
     yield from _check_weights(source, records, anatomy)
-    add_sums(records, anatomy, frozenset(records) if have_no_sums(records) else ())
 
 
 def _check_weights(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:

@@ -32,17 +32,13 @@ def find_incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
         for name, box in file.items():
             pieces[name].append(box)
     for name, boxes in pieces.items():
-        if len({len(box.start) for box in boxes}) > 1:
-            what = "differ in their number of dimensions"
-        else:
+        if len({len(box.start) for box in boxes}) == 1:
             shape = tuple(max(ends) for ends in zip(*(box.stop for box in boxes), strict=True))
             bad = find_untiled(shape, boxes)
             if bad is None or bad.kind == "complex":
                 continue
-            words = {"hole": "leave a hole", "overlap": "overlap"}
-            what = words.get(bad.kind, "differ in their number of dimensions")
-        text = f"the chunks of {name[:200]!r} {what}: a file of another save, or one that is missing"
-        yield finding("bad-header", text)
+        why = f"the chunks of {name[:200]!r} do not make up a whole tensor"
+        yield finding("bad-header", f"{why}: one is missing, or a file is of another save")
 
 
 _WORDS = (
@@ -59,7 +55,8 @@ MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
 """More entries and longer names than real files have: else a hostile file costs gigabytes of objects."""
 _PAGE = 4096
 _TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
-_CODES = dict(zip(_TYPES.split(), "?bBhHiIqQefd", strict=True))
+STRUCT_CODES = dict(zip(_TYPES.split(), "?bBhHiIqQefd", strict=True))
+"""The letter that the module struct has for each type of number."""
 
 
 def near_miss(word: str, known: Iterable[str]) -> str | None:
@@ -73,14 +70,14 @@ def near_miss(word: str, known: Iterable[str]) -> str | None:
 
 def is_single(dtype: str, shape: Sequence[int]) -> bool:
     """Return whether a tensor is one number that ``scalar`` can read."""
-    return (dtype in _CODES or dtype == "bfloat16") and tuple(shape) in ((), (1,))
+    return (dtype in STRUCT_CODES or dtype == "bfloat16") and tuple(shape) in ((), (1,))
 
 
 def scalar(raw: bytes, dtype: str) -> Scalar:
     """Return one little-endian element as a Python value; NaN and infinity as text, because JSON has none."""
     if dtype == "bfloat16":
         raw, dtype = b"\0\0" + raw, "float32"
-    value: int | float | bool = struct.unpack("<" + _CODES[dtype], raw)[0]
+    value: int | float | bool = struct.unpack("<" + STRUCT_CODES[dtype], raw)[0]
     return str(value) if isinstance(value, float) and not abs(value) < float("inf") else value
 
 

@@ -21,10 +21,11 @@ _KEYS = {"descr", "fortran_order", "shape"}
 _DIMENSIONS = 64
 HUGE = 1 << 62
 _SIZES = {"int": (1, 2, 4, 8), "uint": (1, 2, 4, 8), "float": (2, 4, 8, 12, 16), "complex": (8, 16, 24, 32)}
-_NUMBERS = {
+NUMBERS = {
     "b1": "bool",
     **{f"{kind[0]}{n}": f"{kind}{8 * n}" for kind, sizes in _SIZES.items() for n in sizes},
 }
+"""NumPy's code of each type of numbers -> its name."""
 _TEXTS = {"S": 1, "a": 1, "V": 1, "U": 4}
 """Kinds of text, and their bytes for each character."""
 _TYPE = re.compile(r"([<>=|]?)([a-zA-Z])(\d{0,18})(\[\w+(?:/\d+)?\])?")
@@ -136,5 +137,5 @@ def element_of(descr: str) -> Element | None:
         return None
     if kind in _TEXTS:
         return Element(descr, min(_TEXTS[kind] * size, HUGE))
-    name = _NUMBERS.get(f"{kind}{size}")
+    name = NUMBERS.get(f"{kind}{size}")
     return Element(descr if order == ">" and size > 1 else name, size) if name else None

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import DEFLATED, STORED, add_sums, have_no_sums, is_numpy_zip, read_zip
+from ckpt_tools.formats.archives.zip import DEFLATED, STORED, add_all_sums, is_numpy_zip, read_zip
 from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy, Damage, limit, make_format, structure
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
@@ -37,10 +36,7 @@ def magic(head: bytes) -> bool:
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check the zip, its arrays, and any other pickles in it; add the records' CRCs to ``anatomy.sums``."""
     records = yield from read_zip(source, anatomy, torch=False)
-    no_sums = have_no_sums(records)
-    if no_sums:
-        yield finding("checksum-off", "every record has the checksum 0")
-        yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+    yield from add_all_sums(records, anatomy)
     others = list[Record]()
     for r in records:
         name = r.name.removesuffix(_SUFFIX)
@@ -50,7 +46,6 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         else:
             others.append(r)
     yield from torch_zip.other_pickles(source, others, anatomy)
-    add_sums(records, anatomy, frozenset(records) if no_sums else ())
 
 
 def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:

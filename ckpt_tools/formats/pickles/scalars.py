@@ -17,8 +17,8 @@ from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.formats.common.tensors import MAX_TEXT
-from ckpt_tools.formats.numpy.header import HUGE
+from ckpt_tools.formats.common.tensors import MAX_TEXT, STRUCT_CODES
+from ckpt_tools.formats.numpy.header import HUGE, NUMBERS
 from ckpt_tools.formats.pickles.reader import DTYPE, WRAPPER, is_shape
 from ckpt_tools.formats.pickles.stubs import Call, Global, Long, Pickled, StateBytes
 from ckpt_tools.formats.torch.tensors import list_tensors, text
@@ -27,10 +27,6 @@ from ckpt_tools.model.report import Scalar, Tensor
 
 _MANY = 5000  # entries of one level that are looked at
 _DIGITS = 7  # a layer's number has fewer
-_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
-_STRUCT_CODES |= {"f2": "e", "f4": "f", "f8": "d", "b1": "?"}
-"""The letter that the module struct has for each type of a NumPy scalar."""
-
 _BEST, _CALLBACKS = "best_model_path", 16
 """The entry in which Lightning's ModelCheckpoint keeps its best save; the most callbacks looked at."""
 _PICKLED = "pickles"
@@ -78,7 +74,7 @@ def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
         return None
     kind, state = args[0].args[0], args[0].state
     order = ">" if type(state) is tuple and len(state) > 1 and state[1] == ">" else "<"
-    code = _STRUCT_CODES.get(kind) if type(kind) is str else None
+    code = STRUCT_CODES.get(NUMBERS.get(kind, "")) if type(kind) is str else None
     if code is None or struct.calcsize(order + code) != len(args[1]):
         return None
     out: Scalar = struct.unpack(order + code, args[1])[0]
@@ -176,14 +172,6 @@ def _find_value_at(top: dict[Any, Any], path: Sequence[str]) -> Any:
 
 
 _MAKERS = {Global(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
-_TYPES = {
-    **{f"f{n}": f"float{8 * n}" for n in (2, 4, 8)},
-    **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
-    **{f"u{n}": f"uint{8 * n}" for n in (1, 2, 4, 8)},
-    **{f"c{n}": f"complex{8 * n}" for n in (8, 16)},
-    "b1": "bool",
-}
-"""Types of one number; arrays of other types (texts, records, objects) are not listed."""
 
 
 def add_arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
@@ -211,19 +199,19 @@ def _read_array(call: Call, elements: StateBytes | None) -> Tensor | Finding | N
     code = _find_type_code(dtype)
     if code is None:
         return finding("bad-pickle", "an array's type is none of numpy's", offset=call.offset)
-    if code not in _TYPES or not isinstance(data, bytes):
+    if code not in NUMBERS or not isinstance(data, bytes):
         return None
     if not is_shape(shape):
         return finding("bad-pickle", "an array's shape is not a tuple of lengths", offset=call.offset)
     nbytes = min(math.prod(shape) * int(code[1:]), HUGE)
     have = elements.nbytes if elements else len(data)
     if have != nbytes and (elements or type(data) is not Long):  # a Long has lost its true length
-        why = f"an array of {_TYPES[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
+        why = f"an array of {NUMBERS[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
         return finding("tensor-size", why, offset=call.offset)
     order = dtype.state[1:2] if type(dtype.state) is tuple else ()
     native = order in (("<",), ("|",))  # in this machine's byte order
     offset = elements.offset if elements and native else None
-    return Tensor("", _TYPES[code], shape, nbytes, offset)
+    return Tensor("", NUMBERS[code], shape, nbytes, offset)
 
 
 def _find_state(call: Call, elements: StateBytes | None) -> tuple[Any, ...]:
