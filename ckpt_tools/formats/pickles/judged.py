@@ -212,11 +212,11 @@ def _judge_buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 
 def _judge_inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
     """Yield the findings about code of a file inside a pickle; add the names in it to ``anatomy``."""
-    from ckpt_tools.formats import BY_NAME  # not at the top: the formats import this module
+    from ckpt_tools.formats import format_of  # not at the top: the formats import this module
 
     inner = Anatomy(depth=anatomy.depth + 1)
     zipped, legacy = data.startswith(b"PK\3\4"), legacy_magic(data[:HEAD])
-    fmt = BY_NAME["torch_zip" if zipped else "torch_legacy" if legacy else "pickle_plain"]
+    fmt = format_of("torch_zip" if zipped else "torch_legacy" if legacy else "pickle_plain")
     for f in structure(BytesSource(data), inner, fmt.checks[Level.STRUCTURE]):
         if f.code in RUNS:
             yield replace(f, offset=offset)

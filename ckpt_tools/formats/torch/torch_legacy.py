@@ -102,7 +102,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
     usual = [encode_plain(order, own[1])] if own[1] in range(2, 6) else ()
     yield from compare(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy)
-    for key in storages.keys() - set(order):
+    for key in sorted(storages.keys() - set(order)):
         why = f"storage {key[:80]!r} is used by tensors but is not in the file"
         yield finding("missing-storage", why, offset=storages[key].offset)
     damaged = list_storage_keys(pickled) - storages.keys()
