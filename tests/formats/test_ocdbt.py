@@ -23,7 +23,6 @@ from places import FORMAT_FILES
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import Extent
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
-from ckpt_tools.formats.common import zstd
 from ckpt_tools.formats.tensorstore import ocdbt
 from ckpt_tools.formats.tensorstore.ocdbt import Parts
 from ckpt_tools.formats.tensorstore.ocdbt_nodes import decode_body
@@ -296,16 +295,6 @@ def test_nodes_that_decode_into_far_more_stop() -> None:
     one = leaf({b"a": bytes(60_000_000)}, [])
     files = below(interior([(n * len(one), len(one)) for n in range(40)]), 1, d_1=one * 40)
     assert "too-complex" in {f.code for f in findings(files["d/1"], FMT, Anatomy(), claims(files)[0]["d/1"])}
-
-
-def test_without_zstandard_the_checksums_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = (GOOD / "orbax_zarr2/manifest.ocdbt").read_bytes()
-    monkeypatch.setattr(zstd, "find_spec", lambda _: None)
-    plain, extra = (GOOD / "plain/manifest.ocdbt").read_bytes(), {"needs-extra"}
-    cut, wrong = data[:-1], data[:-1] + b"\0"
-    for one, said in (data, extra), (wrong, extra | {"crc-mismatch"}), (cut, {"truncated"}), (plain, set()):
-        assert {f.code for f in look(one, FMT)} == said
-    assert bad(look(data, FMT)) == []
 
 
 def test_a_file_whose_name_is_that_of_a_data_file_may_be_none(tmp_path: Path) -> None:

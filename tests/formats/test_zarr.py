@@ -177,15 +177,6 @@ def test_some_flips_in_zstd_data_break_its_decoding() -> None:
         assert least < seen / len(places) < 0.9  # float noise is stored nearly as it is, so little can break
 
 
-def test_without_zstandard_the_framing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {".zarray": v2([3], [3], codec="zstd"), "0": zstandard.compress(bytes(12))}
-    monkeypatch.setattr(zstd, "find_spec", lambda _: None)
-    (found,) = findings(files["0"], FMT, Anatomy(), claims(files)[0]["0"])
-    assert found.code == "needs-extra" and "pip install zstandard" in found.message
-    assert seen({**files, "0": files["0"][:-1]}, "0") == ["truncated"]
-    assert seen({**files, "0": zstandard.compress(bytes(16))}, "0") == ["bad-header"]
-
-
 @pytest.mark.share(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", [*PACK])

@@ -6,11 +6,7 @@ numcodecs never write two.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -18,16 +14,6 @@ MAX_WINDOW = 1 << 27
 """The most bytes of history; zstd's own decoder has the same default limit (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
 MAX_BLOCKS = 100_000
 _BLOCK = 1 << 17
-
-
-def have_zstd() -> bool:
-    return find_spec("zstandard") is not None
-
-
-def needs_zstd(offset: int, what: str) -> Finding:
-    """Return the finding that ``what``, at a file offset, is not decoded: the package is not installed."""
-    why = f"{what} cannot be decoded without zstandard: pip install zstandard"
-    return finding("needs-extra", why, offset=offset)
 
 
 def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:

@@ -13,7 +13,7 @@ driver/zarr, driver/zarr3 (names of metadata and of chunks); orbax-checkpoint 0.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -24,7 +24,7 @@ from ckpt_tools.formats.common.decode import most
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, make_format
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import remember
-from ckpt_tools.formats.common.zstd import MAGIC, have_zstd, needs_zstd
+from ckpt_tools.formats.common.zstd import MAGIC
 from ckpt_tools.formats.tensorstore import ocdbt_nodes, zarr
 from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, BtreeRef, FarValue, NodeRef
 from ckpt_tools.formats.tensorstore.zarr import Array, Coding, add_sum, read_array, read_sum, require_length
@@ -197,8 +197,8 @@ def _read_compression(source: Source, offset: int, length: int, kind: bytes, wha
 
 def _read_record(
     source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
-) -> Generator[Finding, None, bytes | None]:
-    """Check an OCDBT record of magic ``kind``; return its decoded body, None without zstd. Raise Damage."""
+) -> bytes:
+    """Check an OCDBT record of magic ``kind``; return its decoded body. Raise Damage."""
     if offset + length > source.size:
         why = f"{what} should end at byte {offset + length}, the file ends at {source.size}"
         raise Damage("truncated", why, source.size)
@@ -209,9 +209,6 @@ def _read_record(
             anatomy.failed.append(read_sum(source, offset, length - 4, what))
         raise
     add_sum(source, anatomy, offset, length - 4, what)
-    if compression and not have_zstd():
-        yield needs_zstd(offset, what)
-        return None
     if anatomy.decoded > most(source):
         raise Damage("too-complex", f"{what} is not decoded: those before it came to too many bytes", offset)
     body = ocdbt_nodes.decode_body(source, offset, length, compression)
@@ -236,9 +233,7 @@ def _check_part(source: Source, anatomy: Anatomy, part: NodeRef | Value) -> Iter
         return
     _, offset, length = part.extent
     kind = BTREE if isinstance(part, BtreeRef) else VERSIONS
-    body = yield from _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}")
-    if body is None:
-        return
+    body = _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}")
     if isinstance(part, BtreeRef):
         children, inline, far = ocdbt_nodes.read_btree_node(body, part)
         arrays = _find_arrays(inline)
@@ -253,9 +248,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check an OCDBT manifest; add claims on the data files of the nodes that it names."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    body = yield from _read_record(source, anatomy, 0, source.size, MANIFEST, what="the manifest")
-    if body is None:
-        return
+    body = _read_record(source, anatomy, 0, source.size, MANIFEST, what="the manifest")
     try:
         generation, nodes = ocdbt_nodes.read_manifest(body)
     except Damage as e:

@@ -24,7 +24,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import add_decoding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, check_nothing, make_format
 from ckpt_tools.formats.common.json_text import mapping, read_integers, read_json, sequence
-from ckpt_tools.formats.common.zstd import check_frame, have_zstd, needs_zstd
+from ckpt_tools.formats.common.zstd import check_frame
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
@@ -261,12 +261,7 @@ def _check_compressed(
         limit = "no checksum covers it, a changed bit is seen only where it breaks decoding"
         text = f"zstd data of {what}: {limit}"
         size, most = check_frame(source, offset, length, size)
-        if have_zstd():
-            yield from add_decoding(
-                source, anatomy, codec, what, Extent(offset, length), size=size, ceiling=most
-            )
-        else:
-            yield needs_zstd(offset, what)
+        yield from add_decoding(source, anatomy, codec, what, Extent(offset, length), size=size, ceiling=most)
     elif codec == "blosc":
         if length < 16:
             raise Damage("truncated", f"{what}: {length} of the 16 bytes of a blosc header", offset + length)
