@@ -90,8 +90,9 @@ def read_header(text: str, offset: int) -> Header:
         raise _make_damage("gives no order or no shape", offset)
     canonical = "{" + "".join(f"{key!r}: {entries[key]!r}, " for key in sorted(entries)) + "}"
     is_canonical = canonical == written and padding.endswith("\n")
-    start = len("{'descr': ")
-    return Header(_read_element(descr, offset), fortran, shape, is_canonical, start, start + len(repr(descr)))
+    start = len("{'descr':")
+    stop = start + len(f" {descr!r}")
+    return Header(_read_element(descr, offset), fortran, shape, is_canonical, start, stop)
 
 
 def _is_shape(value: Any) -> bool:

@@ -291,8 +291,9 @@ def check_not_tar(source: Source) -> Iterator[Finding]:
     """Yield ``unsafe-pickle`` if a pickle is a tar as well: torch.load would unpickle the tar's members."""
     import tarfile  # not at the top: most files hold no bare pickle
 
+    block = source.read(0, tarfile.BLOCKSIZE) if source.size >= tarfile.BLOCKSIZE else b""
     with suppress(tarfile.HeaderError):
-        tarfile.TarInfo.frombuf(source.read(0, min(source.size, tarfile.BLOCKSIZE)), "utf-8", "replace")
+        tarfile.TarInfo.frombuf(block, "utf-8", "replace")
         why = "the file is a tar archive as well: torch.load would unpickle its members instead"
         yield finding("unsafe-pickle", f"{why} of what was read here", offset=0)
 
