@@ -20,6 +20,8 @@ _OPTIMIZER_STEPS = "optimizer/vars/0"
 
 _STEP = ("step", "global_step")
 _LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_STATE = re.compile(rb'(?:\s*\w+\s*:\s*(?:"(?:[^"\\\n]|\\.)*"|[-+.\w]+)[ \t\r]*(?:\n|\Z))+\s*')
+"""A CheckpointState whose lines are whole: TensorFlow starts anew rather than read any other."""
 
 
 def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
@@ -56,7 +58,7 @@ def _read_tracker(data: bytes) -> str | None:
     def unescape(m: re.Match[bytes]) -> bytes:  # bytes that are not ASCII are written in octal
         return bytes([int(m[1], 8) & 255]) if m[1][:1] in b"01234567" else m[1]
 
-    if (m := _LATEST.search(data)) is None:
+    if (m := _LATEST.search(data)) is None or not _STATE.fullmatch(data):
         return None
     path = re.sub(rb"\\([0-7]{1,3}|.)", unescape, m[1], flags=re.DOTALL)
     return path.decode("utf-8", "replace").rpartition("/")[2] or None
