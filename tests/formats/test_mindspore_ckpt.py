@@ -20,7 +20,7 @@ from places import FORMAT_FILES
 from ckpt_tools.formats.common.format import HEAD, Anatomy
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore import mindspore_ckpt
-from ckpt_tools.formats.mindspore.records import MAP_TYPES, OPAQUE, TYPES
+from ckpt_tools.formats.mindspore.mindspore_ckpt import MAP_TYPES, OPAQUE, TYPES
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard

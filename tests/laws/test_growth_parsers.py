@@ -215,7 +215,7 @@ def test_a_bound_that_is_hit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     not read.
     """
     monkeypatch.setattr(zip_directory, "MAX_RECORDS", 50)
-    for bounded in ("safetensors.safetensors", "mindspore.records"):
+    for bounded in ("safetensors.safetensors", "mindspore.mindspore_ckpt"):
         monkeypatch.setattr(f"ckpt_tools.formats.{bounded}.MAX_TENSORS", 50)
     monkeypatch.setattr(json_text, "MAX_MEMORY", 2000)
     unread, part = (Verdict.UNKNOWN, "unread-pickle"), (Verdict.SUSPECT, "too-complex")

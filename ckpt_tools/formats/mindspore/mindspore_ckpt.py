@@ -1,13 +1,18 @@
-"""MindSpore's ``.ckpt``: records of one tensor each (records.py), then, with ``crc_check=True``, a trailer
-with the CRC-32 of all records.
+"""MindSpore's ``.ckpt``: records of one tensor each, then, with ``crc_check=True``, a trailer with the CRC-32
+of all records. Each record is a protobuf ``Checkpoint`` with one ``Value``, read here without protobuf.
 
-Facts: mindspore/train/serialization.py (``_exec_save``, ``_parse_ckpt_proto``, ``_load_into_param_dict``) of
-MindSpore 2.0 to 2.10.
+Facts: checkpoint.proto and mindspore/train/serialization.py (``_exec_save``, ``_write_parameter_data``,
+``_write_mapparameter``, ``_parse_ckpt_proto``, ``_load_into_param_dict``) of MindSpore 2.0 to 2.10.
+This reader is stricter than protobuf's own: MindSpore writes the fields in one order, so another order is
+damage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,23 +20,257 @@ from msgspec.structs import replace
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, make_format
-from ckpt_tools.formats.common.protobuf import Reader
-from ckpt_tools.formats.common.tensors import remember, zero_tail
-from ckpt_tools.formats.mindspore.records import (
-    FINAL_MODE,
-    LITERAL,
-    OPAQUE,
-    TRAILER,
-    TYPES,
-    Content,
-    Record,
-    has_lone_dim,
-    read_records,
+from ckpt_tools.formats.common.protobuf import SMALL, Reader
+from ckpt_tools.formats.common.tensors import (
+    MAX_NAME,
+    MAX_TENSORS,
+    MAX_TEXT,
+    is_single,
+    near_miss,
+    remember,
+    scalar,
+    zero_tail,
 )
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Guard, Report
-from ckpt_tools.storage import Source
+from ckpt_tools.model.report import Guard, Report, Scalar, Tensor
+from ckpt_tools.storage import ShortRead, Source
+
+LITERAL, TRAILER = b"crc_num", 17
+"""The trailer: this literal, then the CRC-32 as a big-endian integer of ten bytes."""
+FINAL_MODE = 0o400
+"""save_checkpoint ends with chmod 0400 (mindspore/train/serialization.py, _exec_save)."""
+CIPHERS = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xda\x5e\x3a\x7f": "SM4-CBC"}
+"""First bytes of an encrypted file -> its cipher mode."""
+MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
+
+_PLAIN = (
+    "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64"
+    " Complex128"
+)
+_BITS = {"bool": 8, "bfloat16": 16} | {
+    f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)
+}
+TYPES = {name: (name.lower(), _BITS[name.lower()] // 8) for name in _PLAIN.split()}
+TYPES |= {"Int4": ("int4", 1), "HiFloat8": ("hifloat8", 1)}
+TYPES |= {"Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2": ("float8_e5m2", 1)}
+"""tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values
+each.
+"""
+MAP_TYPES = {dtype: (dtype, size) for dtype, size in TYPES.values()}  # map parameters carry numpy's names
+OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
+
+
+_find_near_type = lru_cache(1024)(near_miss)
+"""Returns the known type that is one bit away; cached, as a hostile file repeats a word in each record."""
+
+
+class Content(Struct):
+    """One TensorProto, or the joined pieces of a tensor that was split (over 512 MiB). ``dims_span`` are the
+    offsets of the first byte of its dims and of the byte behind them.
+    """
+
+    name: str
+    dims: tuple[int, ...]
+    type: str
+    offset: int
+    nbytes: int
+    dims_span: tuple[int, int]
+    types: dict[str, tuple[str, int]]
+    raw: bytes = b""
+    """The bytes of the content if they can only be one number or a short text, else b""."""
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    """(offset, nbytes) of each piece, empty if there is only one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the dims, but () for texts and for scalars of 1.x, which are written with the dims [0]."""
+        return () if self.old_scalar or (self.dims == (0,) and self.type in OPAQUE) else self.dims
+
+    @property
+    def old_scalar(self) -> bool:
+        """Return whether this is a scalar as MindSpore 1.x wrote it; 2.x writes scalars without dims."""
+        return self.dims == (0,) and self.nbytes > 0 and self.types is TYPES and self.type not in OPAQUE
+
+    @property
+    def tensor(self) -> Tensor:
+        dtype = (self.types.get(self.type) or OPAQUE.get(self.type) or (self.type, 0))[0]
+        return Tensor(self.name, dtype, self.shape, self.nbytes, self.offset, pieces=tuple(self.pieces))
+
+    @property
+    def value(self) -> Scalar:
+        """Return the content if it is one number or a short text, else None."""
+        if len(self.raw) != self.nbytes:
+            return None
+        if self.type == "str":
+            return self.raw.decode("utf-32-le", "replace") if self.raw else None
+        dtype, size = self.types.get(self.type, ("", 0))
+        return scalar(self.raw, dtype) if is_single(dtype, self.shape) and self.nbytes == size else None
+
+    def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
+        """Compare the content's size with dims and type; the loader does not (excess corrupts its heap)."""
+        title = f"tensor {self.name[:200]!r}"
+        if self.type in OPAQUE:
+            yield from self._check_text(reader)
+        elif self.type not in self.types:
+            if meant := _find_near_type(self.type, (*self.types, *OPAQUE)):
+                why = f"{title} has type {self.type!r}, one bit away from {meant!r}"
+                yield finding("bad-header", why, offset=self.offset)
+            else:
+                why = f"{title} has the unknown type {self.type!r}"
+                yield finding("unknown-dtype", why, offset=self.offset)
+        elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
+            shape = f"{self.type} {list(self.shape)}"
+            why = f"{title}: {shape} takes {wanted} bytes, the file holds {self.nbytes}"
+            # a split tensor lacks its last pieces if the file was cut at the border of two records
+            code = "truncated" if last and self.nbytes < wanted else "tensor-size"
+            yield finding(code, why, offset=self.offset)
+
+    def _check_text(self, reader: Reader) -> Iterator[Finding]:
+        """Check size and characters of a text (UTF-32), and the size of a random_op."""
+        title = f"text {self.name[:200]!r}"
+        if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
+            why = f"{title} has dims {list(self.dims)} and {self.nbytes} bytes"
+            yield finding("tensor-size", why, offset=self.offset)
+        elif self.type == "str":
+            raw = self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
+            for i in range(0, len(raw), 4):
+                if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF:
+                    yield finding("bad-header", f"{title} is not UTF-32", offset=self.offset + i)
+                    return
+
+
+class Record(NamedTuple):
+    """One Value from byte ``start`` to ``end``; its tag, the name, has ``tag_size`` bytes at ``tag``. A map
+    parameter has three contents, any other record one.
+    """
+
+    start: int
+    end: int
+    name: str
+    tag: int
+    tag_size: int
+    contents: list[Content]
+
+    def explain(self, anatomy: Anatomy) -> None:
+        """Explain all bytes but the tag and a lone dim (has_lone_dim). Every length is fixed by the enclosed
+        fields, and the size of every content by its dims.
+        """
+        anatomy.explain(self.start, self.tag - self.start, "lengths of a record")
+        at = self.tag + self.tag_size
+        for c in self.contents:
+            first, end = c.dims_span
+            anatomy.explain(at, first - at, f"lengths of {c.name[:200]!r}")
+            known = c.type in c.types or c.type in OPAQUE
+            if not known or (prod(c.dims) == 0 and len(c.dims) > 1):
+                why = "it has no elements, so another dim changes nothing" if known else "its type is unknown"
+                anatomy.explain(first, end - first, f"dims of {c.name[:200]!r}: {why}", Guard.UNPROTECTED)
+            elif not has_lone_dim(c):
+                anatomy.explain(first, end - first, f"dims of {c.name[:200]!r}")
+            else:
+                anatomy.explain(first, 1, f"dims of {c.name[:200]!r}")
+            anatomy.explain(end, c.offset - end, f"type and size of {c.name[:200]!r}")
+            what = "only the range of its characters is checked" if c.type == "str" else "nothing checks it"
+            anatomy.explain(c.offset, c.nbytes, f"content of {c.name[:200]!r}: {what}", Guard.UNPROTECTED)
+            at = c.offset + c.nbytes
+
+
+def has_lone_dim(content: Content) -> bool:
+    """Return whether the dims are [1] or, for a scalar of 1.x, [0]: one bit apart, and both one element."""
+    return content.old_scalar or (content.dims == (1,) and content.types is TYPES and content.type in TYPES)
+
+
+def _read_content(
+    reader: Reader, name: str, at: int, limit: int, types: dict[str, tuple[str, int]]
+) -> Content:
+    """Return the TensorProto at ``at``: dims (one varint each), type, content in this order. Raise Damage."""
+    dims: list[int] = []
+    kind: str | None = None
+    found: Content | None = None
+    dims_end = at
+    for key, value, start in reader.fields(at, limit):
+        if key == 0x08 and kind is None and value < 1 << 63 and len(dims) < MAX_DIMS:
+            dims.append(value)
+            dims_end = start
+        elif key == 0x12 and kind is None:
+            kind = reader.text(start, value, MAX_TYPE, "tensor type")
+        elif key == 0x1A and kind is not None and found is None:
+            is_short = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
+            raw = reader.get(start, value) if is_short else b""
+            found = Content(name, tuple(dims), kind, start, value, (at, dims_end), types, raw)
+        else:
+            raise Damage("bad-header", f"tensor {name[:200]!r} has a field out of place", start)
+    if found is None:
+        raise Damage("bad-header", f"tensor {name[:200]!r} lacks its type or content", at)
+    return found
+
+
+def _make_damage(reader: Reader, at: int, end: int) -> Damage:
+    """Return the Damage that describes the bytes from ``at``, where a record should begin, to ``end``."""
+    left = end - at
+    head = reader.get(at, min(left, SMALL))
+    code, text = "bad-header", f"no record begins here: {head[:8]!r}"
+    if head.count(0) == len(head):
+        text = f"zero bytes where a record should begin, {left} bytes before the end"
+        return Damage("zero-tail", text, at, Severity.ERROR)
+    if head[:7] == LITERAL and left > TRAILER:
+        at += TRAILER
+        code, text = "trailing-data", f"{left - TRAILER} bytes follow the checksum trailer"
+    elif head[:7] == LITERAL[:left] and left < TRAILER:
+        code, text = "truncated", f"the checksum trailer has {left} of {TRAILER} bytes"
+    elif left == TRAILER and head[:7] == LITERAL:
+        code, text = "trailing-data", "a second checksum trailer follows the first"
+    elif left == TRAILER and not any(head[7:13]):  # ten bytes for a CRC of four: six are zero
+        text = f"the checksum trailer begins with {head[:7]!r} instead of {LITERAL!r}"
+    elif head[:4] in CIPHERS:
+        text = "ciphertext begins here, behind map parameters in clear text: MindSpore cannot load that"
+    return Damage(code, text, at)
+
+
+def _read_record(reader: Reader, at: int) -> Record:
+    """Return the record at ``at``: a Value with its tag, the name, then a TensorProto or a MapTensorProto."""
+    length, start = reader.varint(at + 1, reader.size + 1)
+    name, tag, tag_size, found = "", 0, 0, list[Content]()
+    for key, size, inner in reader.fields(start, start + length):
+        if key == 0x0A and not name:
+            name, tag, tag_size = reader.text(inner, size, MAX_NAME, "parameter name"), inner, size
+        elif key == 0x12 and name and not found:
+            found = [_read_content(reader, name, inner, inner + size, TYPES)]
+        elif key == 0x1A and name and not found:
+            for field_key, part_size, pos in reader.fields(inner, inner + size):
+                if field_key != 0x0A or len(found) == 3:
+                    raise Damage("bad-header", f"map parameter {name[:200]!r} has a field out of place", pos)
+                part_name = name + (".keys", ".values", ".status")[len(found)]
+                found.append(_read_content(reader, part_name, pos, pos + part_size, MAP_TYPES))
+            if len(found) != 3:
+                why = f"map parameter {name[:200]!r} has {len(found)} of 3 tensors"
+                raise Damage("bad-header", why, inner)
+        else:
+            raise Damage("bad-header", "a record has a field out of place", inner)
+    if not found:
+        raise Damage("bad-header", f"record {name[:200]!r} holds no tensor", at)
+    return Record(at, start + length, name, tag, tag_size, found)
+
+
+def read_records(reader: Reader, end: int) -> Iterator[Record]:
+    """Yield each record up to ``end``. Raise Damage where no record begins, and at a cut record."""
+    at = count = 0
+    while at < end:
+        if reader.byte(at) != 0x0A:
+            raise _make_damage(reader, at, end)
+        if (count := count + 1) > MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)
+        try:
+            record = _read_record(reader, at)
+        except ShortRead:
+            why = f"the file ends inside the head of the record at byte {at}"
+            raise Damage("truncated", why, reader.size) from None
+        if record.end > end:
+            shown = repr(record.name[:200])
+            why = f"record {shown} should end at byte {record.end}, but the records end at {end}"
+            raise Damage("truncated", why, end)
+        yield record
+        at = record.end
 
 
 def _magic(head: bytes) -> bool:

@@ -20,7 +20,7 @@ from ckpt_tools.formats.common import crypto
 from ckpt_tools.formats.common.crypto import KEYS, UNIT, Block, Decrypted, Scheme, Tag, decrypt
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, make_format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
-from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE, LITERAL, TRAILER
+from ckpt_tools.formats.mindspore.mindspore_ckpt import CIPHERS, FINAL_MODE, LITERAL, TRAILER
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import ShortRead, Source

@@ -215,14 +215,9 @@ def _read_content(path: str) -> bytes | None:
 
 def _parse_strategy(name: str, data: bytes) -> Strategy:
     """Return the content of a strategy file. Raise Damage, ShortRead or ValueError."""
-    import json
-
-    if not name.endswith(".json"):
-        return read_file(BytesSource(data), operators=False)[1]
-    try:
-        return from_json(json.loads(data))
-    except RecursionError as e:
-        raise ValueError("it is nested too deeply") from e
+    if name.endswith(".json"):
+        return from_json(parse(data, []))
+    return read_file(BytesSource(data), operators=False)[1]
 
 
 FORMAT = make_format(

@@ -161,17 +161,13 @@ def _group_ranks(layout: Layout) -> list[tuple[int, ...]]:
     return groups
 
 
-def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
+def stage_groups(layouts: Sequence[Layout]) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of a stage, from 0, in groups that hold the same bytes of every parameter: a rank's
-    smallest group if each of its groups lies in the next larger one, else the rank alone. Raise ValueError.
+    smallest group if each of its groups lies in the next larger one, else the rank alone. The grids of all
+    ``layouts`` have the same number of devices.
     """
-    all_layouts = list(layouts)
-    counts = {prod(layout.devices) for layout in all_layouts}
-    if len(counts) != 1:
-        grids = " and ".join(map(str, sorted(counts)[:4]))
-        raise ValueError(f"its parameters lie on grids of {grids} devices")
-    count = counts.pop()
-    distinct = {e._replace(name="") for e in all_layouts if not e.name.startswith(IGNORED)}
+    count = prod(layouts[0].devices)
+    distinct = {e._replace(name="") for e in layouts if not e.name.startswith(IGNORED)}
     splits = [_group_ranks(layout) for layout in distinct]
 
     @cache
@@ -197,6 +193,8 @@ MAX_SIZE = 1 << 24
 _MAX_NUMBERS = 4096
 _RANKS_IN_HEAD = 7
 """So many different numbers in a row are ranks of a group: they are no tensor's dims."""
+_MAX_GROUP = 1 << 30
+"""Bytes of a group, which may be longer than what is seen of the file."""
 _SHARDS = {0x30, 0x38}
 
 
@@ -377,31 +375,22 @@ def read_file(source: Source, operators: bool = True, anatomy: Anatomy | None = 
 
 def begins_like_groups(head: bytes) -> bool:
     """Return whether a group comes first: like a .ckpt record, but only with a name, and ranks as dims."""
-    reader, ranks = Reader(BytesSource(head)), list[int]()
-    limit = None
+    reader, ranks, limit = Reader(BytesSource(head)), list[int](), 0
     try:
-        if reader.byte(0) != 0x0A:
+        _, length, start = next(reader.fields(0, _MAX_GROUP, b"\x0a"))
+        limit = start + length
+        fields = reader.fields(start, limit, b"\x0a\x12")
+        (first, size, name), (second, count, at) = next(fields), next(fields)
+        if (first, second) != (0x0A, 0x12) or at + count != limit or not count:
             return False
-        length, at = reader.varint(1, len(head))
-        limit = at + length
-        if reader.byte(at) != 0x0A:
-            return False
-        size, at = reader.varint(at + 1, len(head))
-        reader.text(at, size, MAX_NAME, "group name")
-        at += size
-        if reader.byte(at) != 0x12:
-            return False
-        size, at = reader.varint(at + 1, len(head))
-        if at + size != limit or not size:
-            return False
-        while at < limit:
-            if reader.byte(at) != 0x08:
-                return False
-            rank, at = reader.varint(at + 1, max(limit, len(head)))
+        reader.text(name, size, MAX_NAME, "group name")
+        for _, rank, _ in reader.fields(at, limit, b"\x08"):
             ranks.append(rank)
-    except (Damage, ShortRead):
-        return limit is not None and limit > len(head) and len(set(ranks)) == len(ranks) >= _RANKS_IN_HEAD
-    return at == limit
+    except (Damage, StopIteration):
+        return False
+    except ShortRead:  # ``head`` ends within the ranks
+        return len(set(ranks)) == len(ranks) >= _RANKS_IN_HEAD
+    return True
 
 
 def read_groups(source: Source, anatomy: Anatomy) -> int:
