@@ -5,12 +5,13 @@ program's map.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, limit, make_format
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tokens, Tree, explain
-from ckpt_tools.formats.tensorstore.zarr import Described
+from ckpt_tools.formats.tensorstore.zarr import claim_chunks
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
@@ -49,7 +50,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from tree.read()
     for path in tree.placeholders:  # arrays of several hosts lie in a directory beside the file
         array = f"{source.path.rpartition('/')[2]}_gda/{path}"
-        anatomy.members[f"{array}/.zarray"] = Claim("msgpack", Described(array, "msgpack"), follow=True)
+        check = partial(claim_chunks, name=array, of="msgpack")
+        anatomy.members[f"{array}/.zarray"] = Claim("msgpack", check, follow=True)
     if tree.stored:
         remember(anatomy.metadata, "stored_arrays", tree.stored)
     explain(anatomy, tokens.at)

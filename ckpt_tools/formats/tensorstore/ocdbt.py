@@ -26,7 +26,7 @@ from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.common.zstd import MAGIC
 from ckpt_tools.formats.tensorstore import ocdbt_nodes, zarr
-from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, BtreeRef, FarValue, NodeRef
+from ckpt_tools.formats.tensorstore.ocdbt_nodes import BTREE, MANIFEST, VERSIONS, FileRange, NodeRef
 from ckpt_tools.formats.tensorstore.zarr import Array, Coding, add_sum, read_array, read_sum, require_length
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
@@ -64,10 +64,12 @@ def _find_arrays(values: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | Non
     return arrays
 
 
-def _find_codings(far: Iterable[FarValue], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
+def _find_codings(
+    far: Iterable[tuple[bytes, FileRange]], arrays: dict[str, Array | None]
+) -> Iterator[tuple[str, Value]]:
     """Yield (path of the data file, value) for a leaf's ``far`` values, coded as the nearest array above."""
     codings: dict[str, Coding | None] = {}
-    for key, file, offset, length in far:
+    for key, (file, offset, length) in far:
         name = key.decode("utf-8", "backslashreplace")
         above = name.rpartition("/")[0]
         if above not in codings:
@@ -232,9 +234,9 @@ def _check_part(source: Source, anatomy: Anatomy, part: NodeRef | Value) -> Iter
             anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
         return
     _, offset, length = part.extent
-    kind = BTREE if isinstance(part, BtreeRef) else VERSIONS
-    body = _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}")
-    if isinstance(part, BtreeRef):
+    what = f"the node at byte {offset}"
+    body = _read_record(source, anatomy, offset, length, part.kind, what=what)
+    if part.kind == BTREE:
         children, inline, far = ocdbt_nodes.read_btree_node(body, part)
         arrays = _find_arrays(inline)
         anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)

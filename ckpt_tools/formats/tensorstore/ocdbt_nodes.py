@@ -47,32 +47,16 @@ class FileRange(NamedTuple):
     length: int
 
 
-class BtreeRef(NamedTuple):
-    """One reference to a B+tree node; all its keys begin with ``prefix``, none is below ``least``."""
+class NodeRef(NamedTuple):
+    """One reference to a node with the magic ``kind``: of a B+tree, where all its keys begin with ``prefix``
+    and none is below ``least``, or of a version tree.
+    """
 
+    kind: bytes
     extent: FileRange
     height: int
     prefix: bytes = b""
     least: bytes = b""
-
-
-class VersionRef(NamedTuple):
-    """One reference to a version tree node."""
-
-    extent: FileRange
-    height: int
-
-
-NodeRef = BtreeRef | VersionRef
-
-
-class FarValue(NamedTuple):
-    """One value in a data file, with its whole key."""
-
-    key: bytes
-    file: File
-    offset: int
-    length: int
 
 
 class Reader:
@@ -193,7 +177,7 @@ def _skip_statistics(r: Reader, n: int) -> None:
         r.varints(n)
 
 
-def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple[list[BtreeRef], int]:
+def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple[list[NodeRef], int]:
     """Return a version tree leaf's 2**``arity`` entries at most: B+tree roots; and the last generation."""
     n = r.count(1 << arity, 1)
     generations = r.varints(n)
@@ -203,10 +187,11 @@ def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple
     ranges = _read_ranges(r, files, n, optional=True)
     _skip_statistics(r, n)
     r.take(8 * n)  # int64: nanoseconds since 1970
-    return [BtreeRef(p, h) for p, h in zip(ranges, heights, strict=True) if p is not None], generations[-1]
+    roots = [NodeRef(BTREE, p, h) for p, h in zip(ranges, heights, strict=True) if p is not None]
+    return roots, generations[-1]
 
 
-def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int | None) -> list[VersionRef]:
+def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int | None) -> list[NodeRef]:
     """Return the children in an interior version tree node, of that ``height``; None for a manifest."""
     n = r.count(most, 0 if height is None else 1)
     r.varints(n)  # generation numbers
@@ -214,7 +199,7 @@ def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int
     r.varints(n)  # numbers of generations
     r.take(8 * n)
     heights = list(r.take(n)) if height is None else [height] * n  # a manifest stores heights
-    return [VersionRef(p, h) for p, h in zip(ranges, heights, strict=True) if p is not None]
+    return [NodeRef(VERSIONS, p, h) for p, h in zip(ranges, heights, strict=True) if p is not None]
 
 
 def _read_arity(r: Reader) -> int:
@@ -264,10 +249,10 @@ def read_version_node(data: bytes, base: str, height: int) -> list[NodeRef]:
 
 
 def read_btree_node(
-    data: bytes, root: BtreeRef
-) -> tuple[list[BtreeRef], list[tuple[bytes, bytes]], list[FarValue]]:
-    """Return the children of an interior B+tree node; of a leaf (key, value) of the values in it, and its
-    references to values in data files. All keys are whole. Raise Damage.
+    data: bytes, root: NodeRef
+) -> tuple[list[NodeRef], list[tuple[bytes, bytes]], list[tuple[bytes, FileRange]]]:
+    """Return the children of an interior B+tree node; of a leaf (key, value) of the values in it, and (key,
+    place) of its values in data files. All keys are whole. Raise Damage.
     """
     r = Reader(data, "a B+tree node")
     height = r.take(1)[0]
@@ -282,10 +267,12 @@ def read_btree_node(
     keys, common = _read_keys(r, n, height > 0, len(prefix))
     if keys[0] < root.least[len(prefix) :]:
         raise r.bad(f"the first key {keys[0][:80]!r} is below the one its parent names")
-    children, inline, far = list[BtreeRef](), list[tuple[bytes, bytes]](), list[FarValue]()
+    children, inline, far = list[NodeRef](), list[tuple[bytes, bytes]](), list[tuple[bytes, FileRange]]()
     if height:
         rows = zip(_read_ranges(r, files, n), keys, common, strict=True)
-        children = [BtreeRef(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in rows if p is not None]
+        for place, key, shared in rows:
+            if place is not None:
+                children.append(NodeRef(BTREE, place, height - 1, prefix + key[:shared], prefix + key))
         _skip_statistics(r, n)
     else:  # a leaf: the values follow the keys
         keys = [prefix + k for k in keys]
@@ -299,7 +286,7 @@ def read_btree_node(
         for key, length, kind in zip(keys, lengths, kinds, strict=True):
             if kind:
                 file, offset = next(ranges)
-                far.append(FarValue(key, files[file], offset, length))
+                far.append((key, FileRange(files[file], offset, length)))
             else:
                 inline.append((key, r.take(length)))
     r.finish()

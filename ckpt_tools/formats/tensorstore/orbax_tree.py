@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, check_nothing, make_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.formats.tensorstore.zarr import MAX_CHUNKS, Described
+from ckpt_tools.formats.tensorstore.zarr import MAX_CHUNKS, claim_chunks
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
@@ -84,8 +85,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         follow = top.get("store_array_data_equal_to_fill_value") is True
         metadata = "zarr.json" if top.get("use_zarr3") is True else ".zarray"
         for name in arrays[:MAX_CHUNKS]:
-            described = Described(name, "orbax_tree")
-            anatomy.members[f"{name}/{metadata}"] = Claim("orbax_tree", described, follow=follow)
+            check = partial(claim_chunks, name=name, of="orbax_tree")
+            anatomy.members[f"{name}/{metadata}"] = Claim("orbax_tree", check, follow=follow)
 
 
 FORMAT = make_format(

@@ -13,11 +13,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
-
-from msgspec import Struct
 
 from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.findings import finding
@@ -317,36 +316,25 @@ def _check_shard(
 # ---- Arrays in files.
 
 
-class Chunk(Struct, frozen=True):
-    """One claim on a chunk's file: the whole file is one chunk with this coding."""
-
-    coding: Coding
-
-    def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-        """Check the whole file as one chunk."""
-        if not source.size and self.coding.size != 0:
-            raise Damage("empty-file", "the chunk has no bytes", 0)
-        yield from check_chunk(source, anatomy, 0, source.size, self.coding, what="the chunk")
+def _check_chunk_file(source: Source, anatomy: Anatomy, coding: Coding) -> Iterator[Finding]:
+    """Check a file that as a whole is one chunk with this coding."""
+    if not source.size and coding.size != 0:
+        raise Damage("empty-file", "the chunk has no bytes", 0)
+    yield from check_chunk(source, anatomy, 0, source.size, coding, what="the chunk")
 
 
-class Described(Struct, frozen=True):
-    """One claim on the metadata of the array in the directory ``name``, by an index of format ``format``. The
-    index needs every chunk, so each file must be there; the format zarr checks the chunks.
+def claim_chunks(source: Source, anatomy: Anatomy, *, name: str, of: str) -> Iterator[Finding]:
+    """Add claims on the files of all chunks of the array in the directory ``name``, whose metadata ``source``
+    has: the index of format ``of`` needs each of them. The format zarr checks the chunks.
     """
-
-    name: str
-    format: str
-
-    def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-        """Add a claim on the file of each chunk of the array that the metadata in ``source`` describe."""
-        try:
-            array = read_array(mapping(read_json(source).value))
-        except Damage:
-            return
-        if array is not None and prod(array.grid()) <= MAX_CHUNKS:
-            claim = Claim(self.format, check_nothing)
-            anatomy.members.update((f"{self.name}/{chunk}", claim) for chunk in array.names())
-        yield from ()
+    try:
+        array = read_array(mapping(read_json(source).value))
+    except Damage:
+        return
+    if array is not None and prod(array.grid()) <= MAX_CHUNKS:
+        claim = Claim(of, check_nothing)
+        anatomy.members.update((f"{name}/{chunk}", claim) for chunk in array.names())
+    yield from ()
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -369,7 +357,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         why = f"{count} chunks: their files are not checked"
         yield finding("too-complex", why, offset=0, severity=Severity.NOTE)
         return
-    claim = Claim("zarr", Chunk(array.coding), whole=True, optional=True)
+    claim = Claim("zarr", partial(_check_chunk_file, coding=array.coding), whole=True, optional=True)
     anatomy.members.update(dict.fromkeys(array.names(), claim))
 
 
