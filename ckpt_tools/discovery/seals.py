@@ -191,7 +191,7 @@ def find_gone(path: str, named_by: str, text: str) -> Finding | None:
 
 
 NOTES = Notes(read_note, find_gone)
-"""For the hooks of layouts, which open no files."""
+"""For the hooks of layouts and formats, which open no files."""
 
 
 def find_unfetched(paths: Iterable[str]) -> Iterator[Finding]:

@@ -103,7 +103,7 @@ def is_cut(found: Sequence[Finding], size: int) -> bool:
 
 
 class Notes(NamedTuple):
-    """How a layout, which opens nothing itself, asks for small files beside the checkpoints.
+    """How a layout or a format, which opens nothing itself, asks for small files beside the checkpoints.
 
     ``read(path, most)`` returns the file's bytes, None if it is missing, or a finding if they cannot be read
     or are more than ``most``. ``gone(path, named_by, text)`` returns a finding if ``path`` is missing or

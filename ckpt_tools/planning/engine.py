@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
@@ -11,7 +12,8 @@ from msgspec.structs import replace
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.seals import NOTES
-from ckpt_tools.formats import hides_cuts
+from ckpt_tools.formats import format_of, hides_cuts
+from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.tensors import find_incomplete
 from ckpt_tools.layouts.common.saved_by import read_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
@@ -86,7 +88,8 @@ def check_together(
 ) -> list[Finding]:
     """Return findings on the run's saves and directories; findings on files are added to their reports."""
     parts = s.parts if saves is None else [p for c in saves for p in c.parts]
-    out = _check_directories(s) if whole_tree else []
+    index_paths = set(s.found.indexes) if saves is None else {p.path for p in parts}
+    out = _check_directories(s, index_paths) if whole_tree else []
     reported = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(parts, s.layouts)).values():
         run = _Run(s, checkpoints, whole_tree)
@@ -97,9 +100,14 @@ def check_together(
     return out
 
 
-def _check_directories(s: Session) -> list[Finding]:
-    """Return findings on directories: tensors with holes, and texts that are gone."""
+def _check_directories(s: Session, index_paths: Container[str]) -> list[Finding]:
+    """Return findings on directories: tensors with holes, texts that are gone, indexes at ``index_paths``."""
     out = [replace(f, path=home) for home, files in s.places.items() for f in find_incomplete(files.values())]
+    indexes = [os.path.split(path) for path in s.found.indexes if path in index_paths]
+    allowed = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
+    with_suffix = {(home, of) for home, name, of in allowed if name.endswith(format_of(of).suffixes)}
+    for home, of in sorted(with_suffix):
+        out += format_of(of).beside(home, NOTES)  # which opens small files for the format
     return [*out, *lost_files.find_lost_texts(s)]
 
 

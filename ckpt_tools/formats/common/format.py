@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.named import ROWS
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Box, Guard, Level, Region, Report, Scalar, Stats, Tensor, Unlisted
 from ckpt_tools.model.seal import SealedFile
@@ -141,11 +141,12 @@ class Format(Struct, frozen=True):
     file's name says another format. ``index_of`` returns, for the name of a file that cannot be understood
     without its index, the names that index may have; () for other files. ``ours`` is asked about a file that
     has the name but not the magic, if other software uses such names as well: False leaves it alone.
-    ``crosscheck`` compares the files of this format in one run, and yields (path, finding). ``final_mode``
-    has the permission bits that the framework gives a finished file. ``hides_cuts``: a file cut between two
-    of its records looks whole. ``names_its_save``: the bytes have an id or the path of the save, so two saves
-    of one state are never equal. ``rank_groups`` reads from a directory of such files, for a job of a given
-    size, which ranks hold the same state. It raises CkptError.
+    ``crosscheck`` compares the files of this format in one run, and yields (path, finding). ``beside`` yields
+    findings for other files that the format keeps in a directory of its index files. ``final_mode`` has the
+    permission bits that the framework gives a finished file. ``hides_cuts``: a file cut between two of its
+    records looks whole. ``names_its_save``: the bytes have an id or the path of the save, so two saves of one
+    state are never equal. ``rank_groups`` reads from a directory of such files, for a job of a given size,
+    which ranks hold the same state. It raises CkptError.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Format(Struct, frozen=True):
     crosscheck: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = field(
         default=lambda _files: iter(())
     )
+    beside: Callable[[str, Notes], Iterator[Finding]] = field(default=lambda _home, _notes: iter(()))
     final_mode: int | None = None
     hides_cuts: bool = False
     names_its_save: bool = False
