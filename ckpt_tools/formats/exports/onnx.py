@@ -10,7 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limit, make_format
@@ -59,29 +60,6 @@ def _find_model_name(name: str) -> tuple[str, ...]:
     return (f"{m[1]}.onnx",) if m else ()
 
 
-class _Tensor(NamedTuple):
-    """One tensor, described at byte ``at`` of the model. ``nbytes`` is None if the type does not tell it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int | None
-    at: int
-
-    def report_size(self, held: int) -> Finding:
-        """Return the finding on a tensor of which ``held`` bytes are stored, not ``nbytes``."""
-        why = f"{self.dtype} {self.shape[:8]} takes {self.nbytes} bytes, {held} are there"
-        return finding("tensor-size", f"tensor {self.name[:200]!r}: {why}", offset=self.at)
-
-
-class _Extent(NamedTuple):
-    """The bytes of one tensor in a file beside the model."""
-
-    tensor: _Tensor
-    offset: int
-    length: int
-
-
 def _read_text(reader: Reader, f: Field) -> str:
     """Return the text in a protobuf field. Raises Damage if it is none, or longer than MAX_NAME."""
     if f.packed != _BYTES or f.value > MAX_NAME:
@@ -99,17 +77,20 @@ def _read_numbers(reader: Reader, f: Field) -> Iterator[int]:
         yield value
 
 
-class _Message:
-    """One TensorProto: its dimensions, its entries of external data, and the last of each other field."""
+class _Tensor:
+    """One TensorProto: its dimensions, its entries of external data, and the last of each other field.
+    ``nbytes`` is None if the type does not tell it.
+    """
 
     def __init__(self, reader: Reader, at: int, size: int) -> None:
         """Read the TensorProto of ``size`` bytes at ``at``. Raises Damage."""
-        self.dims, self.external, self.last = list[int](), dict[str, str](), dict[int, Field]()
+        self.at, self.external, self.last = at, dict[str, str](), dict[int, Field]()
+        dims = list[int]()
         for f in reader.every(at, at + size):
             if f.number == _DIMS:
                 for n in _read_numbers(reader, f):
-                    self.dims.append(n)
-                    if len(self.dims) > _MAX_DIMS or n >> 62:
+                    dims.append(n)
+                    if len(dims) > _MAX_DIMS or n >> 62:
                         raise Damage("bad-header", "a tensor has an impossible shape", f.start)
             elif f.number == _EXTERNAL and f.packed == _BYTES:
                 entry = {e.number: _read_text(reader, e) for e in reader.every(f.start, f.start + f.value)}
@@ -117,63 +98,65 @@ class _Message:
                     self.external[entry.get(1, "")] = entry.get(2, "")
             else:
                 self.last[min(f.number, 1000)] = f
-        name = _read_text(reader, self.last[_NAME]) if _NAME in self.last else ""
+        self.name, self.shape = (
+            _read_text(reader, self.last[_NAME]) if _NAME in self.last else "",
+            tuple(dims),
+        )
         kind = self.number(_KIND)
-        dtype, self.bits = _TYPES.get(kind, (f"onnx type {kind}", 0))
-        nbytes = -(-self.bits * math.prod(self.dims) // 8) if self.bits else None
-        self.tensor = _Tensor(name, dtype, tuple(self.dims), nbytes, at)
+        self.dtype, self.bits = _TYPES.get(kind, (f"onnx type {kind}", 0))
+        self.nbytes = -(-self.bits * math.prod(dims) // 8) if self.bits else None
 
     def number(self, field: int) -> int:
         """Return the number in a field, 0 if it has none."""
         f = self.last.get(field)
         return f.value if f and f.packed == _NUMBER else 0
 
+    def check_size(self, held: int) -> Iterator[Finding]:
+        """Yield a finding if ``held`` bytes are stored where type and shape take others."""
+        if self.nbytes not in (None, held):
+            why = f"{self.dtype} {self.shape[:8]} takes {self.nbytes} bytes, {held} are there"
+            yield finding("tensor-size", f"tensor {self.name[:200]!r}: {why}", offset=self.at)
 
-class _Model:
-    """One model during the walk: ``beside`` maps files of external data to the tensors in them."""
 
-    def __init__(self, anatomy: Anatomy) -> None:
-        self.anatomy, self.count = anatomy, 0
-        self.beside: defaultdict[str, list[_Extent]] = defaultdict(list)
+_Beside = defaultdict[str, list[Tensor]]
+"""The files of a model's external data, and the tensors in each."""
 
-    def add_tensor(self, reader: Reader, f: Field) -> Iterator[Finding]:
-        """Add the TensorProto in ``f``; yield a finding unless it has the bytes that type and shape need."""
-        message = _Message(reader, f.start, f.value)
-        tensor = message.tensor
-        self.count += 1
-        if self.count > MAX_TENSORS:
-            raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", f.start)
-        self.anatomy.keys.add(tensor.name)
-        if tensor.nbytes is None and tensor.dtype != "string":
-            why = f"tensor {tensor.name[:200]!r} is of {tensor.dtype}, of which this version knows nothing"
-            yield finding("unknown-dtype", why, offset=tensor.at)
-        if message.number(_PLACE) == 1:
-            yield from self._add_external(message, tensor)
-            return
-        raw = message.last.get(_RAW)
-        held, offset = (raw.value, raw.start) if raw else (0, None)
-        for field, width in _VALUES.items() if raw is None else ():
-            if (values := message.last.get(field)) is not None:
-                plain = values.packed == _BYTES and width and width in (message.bits, message.bits // 2)
-                held, offset = (values.value, values.start) if plain else (tensor.nbytes or 0, None)
-        if tensor.nbytes not in (None, held):
-            yield tensor.report_size(held)
-        self.anatomy.tensors.append(Tensor(*tensor[:3], tensor.nbytes or 0, offset))
 
-    def _add_external(self, message: _Message, tensor: _Tensor) -> Iterator[Finding]:
-        """Add a tensor whose bytes lie in a file of external data. Raises Damage if its place is bad."""
-        entries = message.external
-        where, numbers = entries.get("location", ""), [entries.get(key, "0") for key in ("offset", "length")]
-        if not where or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
-            why = f"tensor {tensor.name[:200]!r} has no valid place in another file"
-            raise Damage("bad-header", why, tensor.at)
-        offset, length = map(int, numbers)
-        if "length" not in entries:
-            length = tensor.nbytes or 0
-        if tensor.nbytes not in (None, length):
-            yield tensor.report_size(length)
-        self.beside[where].append(_Extent(tensor, offset, length))
-        self.anatomy.tensors.append(Tensor(*tensor[:3], length, storage=where))
+def _add_tensor(reader: Reader, f: Field, anatomy: Anatomy, beside: _Beside) -> Iterator[Finding]:
+    """Add the TensorProto in ``f``; yield a finding unless it has the bytes that type and shape need."""
+    tensor = _Tensor(reader, f.start, f.value)
+    if len(anatomy.tensors) >= MAX_TENSORS:
+        raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", f.start)
+    anatomy.keys.add(tensor.name)
+    if tensor.nbytes is None and tensor.dtype != "string":
+        why = f"tensor {tensor.name[:200]!r} is of {tensor.dtype}, of which this version knows nothing"
+        yield finding("unknown-dtype", why, offset=tensor.at)
+    if tensor.number(_PLACE) == 1:
+        yield from _add_external(tensor, anatomy, beside)
+        return
+    raw = tensor.last.get(_RAW)
+    held, offset = (raw.value, raw.start) if raw else (0, None)
+    for field, width in _VALUES.items() if raw is None else ():
+        if (values := tensor.last.get(field)) is not None:
+            plain = values.packed == _BYTES and width and width in (tensor.bits, tensor.bits // 2)
+            held, offset = (values.value, values.start) if plain else (tensor.nbytes or 0, None)
+    yield from tensor.check_size(held)
+    anatomy.tensors.append(Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes or 0, offset))
+
+
+def _add_external(tensor: _Tensor, anatomy: Anatomy, beside: _Beside) -> Iterator[Finding]:
+    """Add a tensor whose bytes lie in a file of external data. Raises Damage if its place is bad."""
+    entries = tensor.external
+    where, numbers = entries.get("location", ""), [entries.get(key, "0") for key in ("offset", "length")]
+    if not where or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
+        why = f"tensor {tensor.name[:200]!r} has no valid place in another file"
+        raise Damage("bad-header", why, tensor.at)
+    offset, length = map(int, numbers)
+    if "length" not in entries:
+        length = tensor.nbytes or 0
+    yield from tensor.check_size(length)
+    beside[where].append(Tensor(tensor.name, tensor.dtype, tensor.shape, length, offset))
+    anatomy.tensors.append(Tensor(tensor.name, tensor.dtype, tensor.shape, length, storage=where))
 
 
 def _keep_metadata(reader: Reader, f: Field, anatomy: Anatomy) -> None:
@@ -189,8 +172,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check all messages of a model that lead to a tensor; add claims on its files of external data."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    model = _Model(anatomy)
-    reader = Reader(source, _WINDOW)
+    reader, beside = Reader(source, _WINDOW), _Beside(list)
     # walk through all messages that lead to a tensor, to a depth of _DEEP
     seen = set[int]()  # numbers of the model's own fields
     levels = [("model", reader.every(0, reader.size, "truncated"))]
@@ -202,12 +184,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             continue
         if message == "model":
             seen.add(f.number)
-            _keep_metadata(reader, f, model.anatomy)
+            _keep_metadata(reader, f, anatomy)
         within = _MESSAGES[message].get(f.number)
         if within is None or f.packed != _BYTES:
             continue
         if within == "tensor":
-            yield from model.add_tensor(reader, f)
+            yield from _add_tensor(reader, f, anatomy, beside)
         elif len(levels) < _DEEP:
             levels.append((within, reader.every(f.start, f.start + f.value)))
         else:
@@ -216,24 +198,24 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         why = f"the model ends at byte {reader.size} and has no {' and no '.join(missing)}"
         raise Damage("truncated", why, reader.size)
     # files of external data: the model describes all that is known of them
-    for where, extents in model.beside.items():
-        anatomy.members[where] = Claim("onnx", partial(_check_beside, extents), whole=True)
+    for where, tensors in beside.items():
+        anatomy.members[where] = Claim("onnx", partial(_check_beside, tensors), whole=True)
     yield finding("not-checksummed", "ONNX keeps no checksum over its tensors")
     anatomy.explain(0, source.size, "the model: only the form of its messages is checked", Guard.UNPROTECTED)
 
 
 @limit
-def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Check a file of a model's external data: it must reach to the end of the last of ``extents``."""
-    end = max(e.offset + e.length for e in extents)
+def _check_beside(tensors: Sequence[Tensor], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check a file of a model's external data: it must reach to the end of the last of its ``tensors``."""
+    end = max((t.offset or 0) + t.nbytes for t in tensors)
     if source.size < end:
         code, size = "truncated", f"ends at byte {source.size}"
         if not source.size:
             code, size = "empty-file", "has no bytes"
         yield finding(code, f"the file {size}; its model describes {end} bytes", offset=source.size)
-    for t, offset, length in sorted(extents, key=lambda e: e.offset):
+    for t in sorted(tensors, key=lambda t: t.offset or 0):
         anatomy.keys.add(t.name)
-        anatomy.tensors.append(Tensor(t.name, t.dtype, t.shape, length, min(offset, source.size)))
+        anatomy.tensors.append(replace(t, offset=min(t.offset or 0, source.size)))
     anatomy.explain(0, source.size, "tensors without a checksum, and what lies between", Guard.UNPROTECTED)
     if not 0 < end <= source.size:
         return

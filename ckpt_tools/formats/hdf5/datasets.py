@@ -26,30 +26,23 @@ _FLOATS |= {(1, 5): "float8_e5m2", (1, 4): "float8_e4m3fn"}
 MAX_RANK = 32
 
 
-class Elements(NamedTuple):
-    """The type of an array's elements: its name as in other formats, and the bytes of one element."""
-
-    name: str
-    size: int
-
-
-def read_type(f: Fields) -> Elements:
-    """Return the type in a datatype message. Raise Damage."""
+def read_type(f: Fields) -> tuple[str, int]:
+    """Return (name, bytes per element) of the type in a datatype message. Raise Damage."""
     head, low, middle, _ = f.numbers(1, 1, 1, 1)
     kind, version, size = head & 15, head >> 4, f.number(4)
     if not 1 <= version <= 5 or kind > _COMPLEX or not size:
         raise f.make_damage(f"class {kind}, version {version}, {size} bytes")
     order = "big-endian " if low & 1 and size > 1 else ""
     if kind == _INTEGER:
-        return Elements(f"{order}{'' if low & 8 else 'u'}int{8 * size}", size)
+        return f"{order}{'' if low & 8 else 'u'}int{8 * size}", size
     if kind == _FLOAT:
         exponent = f.numbers(2, 2, 1, 1)[3]
-        return Elements(order + _FLOATS.get((size, exponent), f"float{8 * size}e{exponent}"), size)
+        return order + _FLOATS.get((size, exponent), f"float{8 * size}e{exponent}"), size
     if kind == _VARIABLE:
-        return Elements("string" if low & 15 == 1 else "variable length", size)
+        return "string" if low & 15 == 1 else "variable length", size
     if kind in (_ENUM, _COMPOUND):
-        return Elements(_name_composite(f, kind, size, low + 256 * middle), size)
-    return Elements("array" if kind == _ARRAY else f"{_NAMED[kind]}{size * _UNITS.get(kind, 1)}", size)
+        return _name_composite(f, kind, size, low + 256 * middle), size
+    return "array" if kind == _ARRAY else f"{_NAMED[kind]}{size * _UNITS.get(kind, 1)}", size
 
 
 def _name_composite(f: Fields, kind: int, size: int, members: int) -> str:
@@ -59,8 +52,8 @@ def _name_composite(f: Fields, kind: int, size: int, members: int) -> str:
         return f"complex{8 * size}" if is_complex else f"compound{size}"
     if f.data[f.at : f.at + 1] and f.data[f.at] & 15 != _INTEGER:
         raise f.make_damage("an enumeration of what is not an integer")
-    base = read_type(f)
-    return "bool" if size == 1 and members == 2 else base.name
+    base, _ = read_type(f)
+    return "bool" if size == 1 and members == 2 else base
 
 
 def read_space(f: Fields) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -86,10 +79,13 @@ _EDGES_PLAIN, _SINGLE_FILTERED = 1, 2
 
 
 class Array(NamedTuple):
-    """One array; ``filters`` are numbers in the order of writing, ``external`` the files with its bytes."""
+    """One array; an element has ``item`` bytes. ``filters`` are numbers in the order of writing, ``external``
+    the files with its bytes.
+    """
 
     name: str
-    type: Elements
+    dtype: str
+    item: int
     shape: tuple[int, ...]
     max_shape: tuple[int, ...]
     filters: tuple[int, ...]
@@ -97,7 +93,7 @@ class Array(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self.type.size
+        return math.prod(self.shape) * self.item
 
     @property
     def what(self) -> str:
@@ -174,7 +170,7 @@ class Arrays:
                 self.blocks.add_span(at, size, f"elements of {array.what}")
                 self._explain_bare_bytes(array.what, at, size)
         if size != array.nbytes:
-            why = f"{array.what}, {array.type.name} {array.shape}, has {size} bytes, not {array.nbytes}"
+            why = f"{array.what}, {array.dtype} {array.shape}, has {size} bytes, not {array.nbytes}"
             if kind == 0:
                 raise Damage("tensor-size", why[:500], f.file_at)
             yield finding("tensor-size", why[:500], offset=f.file_at)
@@ -182,7 +178,7 @@ class Arrays:
 
     def _add(self, array: Array, at: int | None = None, pieces: tuple[tuple[int, int], ...] = ()) -> None:
         """Add an array to the tensors of ``anatomy``, and its value to the metadata if it is one number."""
-        anatomy, shape, dtype = self.blocks.anatomy, array.shape, array.type.name
+        anatomy, shape, dtype = self.blocks.anatomy, array.shape, array.dtype
         anatomy.tensors.append(Tensor(array.name, dtype, shape, array.nbytes, at, pieces=pieces))
         wanted = len(anatomy.metadata) < MAX_SCALARS or array.name in PROGRESS
         if at is not None and wanted and is_single(dtype, shape):
@@ -197,7 +193,7 @@ class Arrays:
     def _check_chunks(self, array: Array, f: Fields, version: int) -> Iterator[Finding]:
         """Check the chunks of an array one by one, and add the array as a tensor."""
         grid, chunks = self._read_index(array, f, version)
-        plain, pieces = grid.shape[-1] == array.type.size and not array.filters, list[tuple[int, int]]()
+        plain, pieces = grid.shape[-1] == array.item and not array.filters, list[tuple[int, int]]()
         for chunk in chunks:
             size = grid.nbytes if chunk.size < 0 else chunk.size
             self.blocks.add_span(chunk.address, size, f"a chunk of {array.what}")
@@ -294,15 +290,14 @@ def read_chunk_tree(
 ) -> Iterator[Chunk]:
     """Yield chunks from a B-tree of version 1; ``grid`` is a chunk's shape, then the bytes of an element."""
     last: tuple[int, ...] = ()
-    for leaf in read_tree(blocks, address, what, kind=1, key=8 + 8 * len(grid), rank=rank):
-        for key, child in zip(leaf[:-1:2], leaf[1::2], strict=True):
-            f = Fields(key, address, what)
-            size, mask, *numbers = f.numbers(4, 4, *[8] * len(grid))
-            offsets = tuple(numbers)
-            if offsets <= last or any(at % n for at, n in zip(offsets, grid, strict=True)):
-                raise f.make_damage(f"a chunk at {offsets} after {last}")
-            last = offsets
-            yield Chunk(int.from_bytes(child, "little"), size, mask)
+    for key, child in read_tree(blocks, address, what, kind=1, key=8 + 8 * len(grid), rank=rank):
+        f = Fields(key, address, what)
+        size, mask, *numbers = f.numbers(4, 4, *[8] * len(grid))
+        offsets = tuple(numbers)
+        if offsets <= last or any(at % n for at, n in zip(offsets, grid, strict=True)):
+            raise f.make_damage(f"a chunk at {offsets} after {last}")
+        last = offsets
+        yield Chunk(child, size, mask)
 
 
 def read_chunk_records(blocks: Blocks, address: int, what: str, rank: int) -> Iterator[Chunk]:

@@ -38,9 +38,9 @@ class Link(NamedTuple):
 
 def read_tree(
     blocks: Blocks, address: int, what: str, *, kind: int, key: int, rank: int
-) -> Iterator[list[bytes]]:
-    """Yield each leaf of a B-tree of version 1, [key, address, key, address, …, last key]. Raise Damage. Keys
-    have ``key`` bytes, nodes at most 2 * ``rank`` entries.
+) -> Iterator[tuple[bytes, int]]:
+    """Yield (key, address) of each entry in the leaves of a B-tree of version 1. Keys have ``key`` bytes,
+    nodes at most 2 * ``rank`` entries. Raise Damage.
     """
     waiting = [(address, -1)]
     size = 24 + 2 * rank * (key + 8) + key
@@ -51,11 +51,11 @@ def read_tree(
         own_level, used, _, _ = data.numbers(1, 2, 8, 8)
         if used > 2 * rank or level not in (-1, own_level):
             raise data.make_damage(f"{used} entries at level {own_level}")
-        fields = [data.take(n) for n in [*([key, 8] * used), key]]
+        entries = [(data.take(key), data.number(8)) for _ in range(used)]
         if own_level == 0:
-            yield fields
+            yield from entries
         else:
-            waiting += ((int.from_bytes(child, "little"), own_level - 1) for child in reversed(fields[1::2]))
+            waiting += ((child, own_level - 1) for _, child in reversed(entries))
 
 
 def read_old_links(blocks: Blocks, body: bytes, what: str, ranks: Ranks) -> Iterator[Link]:
@@ -63,26 +63,24 @@ def read_old_links(blocks: Blocks, body: bytes, what: str, ranks: Ranks) -> Iter
     at, heap = struct.unpack_from("<QQ", body.ljust(16, b"\0"))
     names = read_heap(blocks, heap, f"the heap of {what}")
     last, total = b"", 0
-    for fields in read_tree(blocks, at, f"the tree of {what}", kind=0, key=8, rank=ranks.group):
-        for child in fields[1::2]:
-            leaf = int.from_bytes(child, "little")
-            data = blocks.read(leaf, 8 + 2 * ranks.leaf * _ENTRY.size, f"a leaf of {what}", b"SNOD")
-            data.expect(1, "version")
-            _, used = data.numbers(1, 2)
-            if used > 2 * ranks.leaf:
-                raise data.make_damage(f"{used} entries")
-            for _ in range(used):
-                start, target, cached, _, scratch = _ENTRY.unpack(data.take(_ENTRY.size))
-                end = names.find(b"\0", start)
-                if end <= start or cached > _CACHED_SOFT:
-                    raise data.make_damage(f"an entry with its name at {start} and kind {cached}")
-                name = names[start:end]
-                total += len(name) + 1
-                if name <= last or total > len(names):
-                    raise make_damage(f"the names in {what} are out of order", leaf)
-                last = name
-                soft = cached == _CACHED_SOFT or target == UNDEFINED
-                yield Link(name, -1 if soft else target, scratch if cached == _CACHED_GROUP else b"")
+    for _, leaf in read_tree(blocks, at, f"the tree of {what}", kind=0, key=8, rank=ranks.group):
+        data = blocks.read(leaf, 8 + 2 * ranks.leaf * _ENTRY.size, f"a leaf of {what}", b"SNOD")
+        data.expect(1, "version")
+        _, used = data.numbers(1, 2)
+        if used > 2 * ranks.leaf:
+            raise data.make_damage(f"{used} entries")
+        for _ in range(used):
+            start, target, cached, _, scratch = _ENTRY.unpack(data.take(_ENTRY.size))
+            end = names.find(b"\0", start)
+            if end <= start or cached > _CACHED_SOFT:
+                raise data.make_damage(f"an entry with its name at {start} and kind {cached}")
+            name = names[start:end]
+            total += len(name) + 1
+            if name <= last or total > len(names):
+                raise make_damage(f"the names in {what} are out of order", leaf)
+            last = name
+            soft = cached == _CACHED_SOFT or target == UNDEFINED
+            yield Link(name, -1 if soft else target, scratch if cached == _CACHED_GROUP else b"")
 
 
 def read_heap(blocks: Blocks, address: int, what: str) -> bytes:

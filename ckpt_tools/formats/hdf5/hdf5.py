@@ -195,7 +195,7 @@ class _Walk:
         if datatype is None or dataspace is None:
             raise Damage("bad-header", f"{what} has a layout, but no type or no shape", layout.at)
         filters = read_filters(chain) if chain else ()
-        elements, shapes, others = read_type(datatype), read_space(dataspace), tuple[str, ...]()
+        dtype, shapes, others = read_type(datatype), read_space(dataspace), tuple[str, ...]()
         if (m := header.find(structures.EXTERNAL)) is not None:
             f = Fields(m.body, m.at, f"the external files of {what}", 4)
             _, used, home = f.numbers(2, 2, 8)
@@ -203,7 +203,7 @@ class _Walk:
             starts = [f.numbers(8, 8, 8)[0] for _ in range(used)]
             others = tuple(names[at:].partition(b"\0")[0].decode(errors="replace") for at in starts) or ("",)
         fields = Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
-        yield from self.arrays.check(Array(name, elements, *shapes, filters, others), fields)
+        yield from self.arrays.check(Array(name, *dtype, *shapes, filters, others), fields)
 
     def _read_message_fields(self, header: Header, kind: int, what: str) -> Fields | None:
         """Return the fields of a message, or of the named type it refers to; None for other references."""
