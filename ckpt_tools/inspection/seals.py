@@ -25,7 +25,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Claim, Damage
 from ckpt_tools.formats.manifests.model_signing import Statement, read_statement
 from ckpt_tools.formats.seals.document import NAME, is_seal, say_misplaced, sealed_name
-from ckpt_tools.formats.seals.seal import compare, find_whole, read
+from ckpt_tools.formats.seals.seal import compare, read
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Report
@@ -105,13 +105,7 @@ class Seals:
             directory = os.path.dirname(directory)
         claims = list[Claim]()
         for known, file in self._entries.get(path, ()):
-            check = partial(
-                compare,
-                size=file.size,
-                chunked=file.chunks,
-                whole=find_whole(file, known.seal.algorithm),
-                tensors=tuple(file.tensors.items()),
-            )
+            check = partial(compare, file=file, algorithm=known.seal.algorithm)
             claims.append(Claim("seal", check, whole=not file.size))
         return tuple(claims)
 

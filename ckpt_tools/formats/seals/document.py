@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ckpt_tools.checksum import Hash, sums
 from ckpt_tools.errors import CannotLook
@@ -100,16 +100,16 @@ def text(seal: Seal) -> bytes:
     head = {
         "schema": SCHEMA,
         "tool_version": seal.tool_version,
-        "checkpoint": _as_dict(seal.checkpoint),
+        "checkpoint": asdict(seal.checkpoint),
         "algorithm": seal.algorithm,
         "chunk_size": sums.CHUNK,
-        "fragment": _as_dict(seal.fragment) if seal.fragment else None,
+        "fragment": asdict(seal.fragment) if seal.fragment else None,
         "beside": list(seal.beside),
     }
     body = bytearray(line(head)[:-1].encode() + b',"files":[\n')
     for n, f in enumerate(seal.files):  # one by one: else 100,000 files are in memory twice
         body += b",\n" if n else b""
-        row = {name: value for name, value in _as_dict(f).items() if value or name in _ALWAYS}
+        row = {name: value for name, value in asdict(f).items() if value or name in _ALWAYS}
         body += line(row).encode()
     body += _CLOSE
     data = close_seal(body)
@@ -127,11 +127,6 @@ def _estimate_memory(file: SealedFile) -> int:
 def close_seal(body: bytes | bytearray) -> bytes:
     """Return the text of a seal: ``body`` and the last line, with the digest of body and line."""
     return b"".join((body, _BLANK.replace(_ZEROS, _hash_pieces(body, _BLANK).encode())))
-
-
-def _as_dict(value: Any) -> dict[str, Any]:
-    """Return the fields of a msgspec Struct by name."""
-    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 _ALWAYS = ("path", "size", "digest", "crc32", "crc32c")  # fields that are written even if empty
@@ -161,18 +156,12 @@ _Kind = TypeVar("_Kind", bound=Struct)
 
 def _convert(value: object, kind: type[_Kind], what: str) -> _Kind:
     """Convert a JSON object to a struct of type ``kind``, and check each field. Raises NotASeal."""
-    if not isinstance(value, dict):
-        raise NotASeal(f"{what} is not an object")
-    fields = {name: value[name] for name in kind.__struct_fields__ if name in value}
     try:
-        return convert(fields, kind)
-    except (ValidationError, UnicodeEncodeError) as e:  # the latter: half a pair of UTF-16 for a number
-        found = _MEMBER.search(str(e))
-        why = f"{found[1]} is {str(value.get(found[1]))[:60]!r}" if found else str(e)
-        raise NotASeal(f"{what}: {why}") from None
+        return convert(value, kind)
+    except (ValidationError, UnicodeEncodeError) as e:  # the latter: half a pair of UTF-16
+        raise NotASeal(f"{what}: {e}") from None
 
 
-_MEMBER = re.compile(r"(?:\$\.|field `)(\w+)")  # the field in a message of msgspec
 _CRC = 8  # hexadecimal digits
 
 

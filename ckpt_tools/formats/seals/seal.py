@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ckpt_tools.checksum import Extent, Sum, sums
 from ckpt_tools.checksum.sums import xxh3
@@ -57,48 +56,29 @@ def read(source: Source) -> Seal:
         raise Damage("seal-broken", f"it is not a seal that this version can use: {e}", 0) from None
 
 
-class Whole(NamedTuple):
-    """The digest of a whole file by an algorithm that other tools have."""
-
-    algorithm: str
-    digest: str
-
-
-def find_whole(file: SealedFile, algorithm: str) -> Whole | None:
-    """Return a seal's digest of a whole file; None if it follows from the digests of chunks, as xxh3 does."""
-    return Whole(algorithm, file.digest) if algorithm != "xxh3" and file.size else None
-
-
-def compare(
-    source: Source,
-    anatomy: Anatomy,
-    *,
-    size: int,
-    chunked: str,
-    whole: Whole | None,
-    tensors: tuple[tuple[str, str], ...] = (),
-) -> Iterator[Finding]:
-    """Compare the size of a file with the sealed size, and add the digests to ``anatomy.sums`` for the level
-    content. ``chunked`` are the digests of all chunks, joined; ``tensors`` are (name, digest) pairs.
+def compare(source: Source, anatomy: Anatomy, *, file: SealedFile, algorithm: str) -> Iterator[Finding]:
+    """Compare the size of a file with the size in its entry of a seal; add the entry's digests, of which
+    ``algorithm`` is the seal's, to ``anatomy.sums`` for the level content.
     """
-    if source.size != size:
-        yield finding(CODE, f"the file has {source.size:,} bytes; {size:,} were sealed", offset=0)
+    if source.size != file.size:
+        yield finding(CODE, f"the file has {source.size:,} bytes; {file.size:,} were sealed", offset=0)
         return
-    anatomy.sealed.update(tensors)
+    anatomy.sealed.update(file.tensors)
     digits = sums.DIGITS
-    for i, extent in enumerate(sums.chunks(size)):
-        expected = bytes.fromhex(chunked[i * digits : (i + 1) * digits])
+    for i, extent in enumerate(sums.chunks(file.size)):
+        expected = bytes.fromhex(file.chunks[i * digits : (i + 1) * digits])
         last = extent.offset + extent.length - 1
         what = f"bytes {extent.offset:,} to {last:,} are not those that were sealed"
         anatomy.sums.append(Sum(what, expected, (extent,), extent.offset, hash=xxh3, code=CODE))
-    if whole is not None:
-        make_hash = find_hash(whole.algorithm)
-        if make_hash is None:
-            missing = f"{whole.algorithm} needs the package {whole.algorithm}"
-            yield finding("needs-extra", missing, hint=f"pip install 'ckpt-tools[{whole.algorithm}]'")
-        else:
-            what, expected = f"{whole.algorithm} of the file", bytes.fromhex(whole.digest)
-            anatomy.sums.append(Sum(what, expected, (Extent(0, size),), 0, hash=make_hash, code=CODE))
+    if algorithm == "xxh3" or not file.size:  # the digest of the whole file follows from those of its chunks
+        return
+    make_hash = find_hash(algorithm)
+    if make_hash is None:
+        hint = f"pip install 'ckpt-tools[{algorithm}]'"
+        yield finding("needs-extra", f"{algorithm} needs the package {algorithm}", hint=hint)
+    else:
+        what, expected = f"{algorithm} of the file", bytes.fromhex(file.digest)
+        anatomy.sums.append(Sum(what, expected, (Extent(0, file.size),), 0, hash=make_hash, code=CODE))
 
 
 _START = b'{"schema":"ckpt-tools/seal/'
