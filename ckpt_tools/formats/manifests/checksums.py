@@ -13,8 +13,7 @@ line for each of these, Export-Csv writes them in quotes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from ntpath import commonpath
 from ntpath import dirname as directory_on_windows
 from os.path import basename, dirname, isabs, normpath
@@ -181,14 +180,14 @@ def _name_algorithm(tag: str) -> str:
 def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[Finding]:
     """Add a claim for each listed file to ``anatomy.members``, but for the manifest and files elsewhere."""
     entries, is_windows = _strip_windows_paths(entries)
-    prefix = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
-    prefix = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
-    find_path = partial(_find_relative_path, manifest=path, prefix=prefix)
-    if find_path("") is None and (count := sum(not e.name for e in entries)):
+    home = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
+    if home != "/" and all(e.name.startswith(home) for e in entries):
+        entries = [e._replace(name=e.name.removeprefix(home)) for e in entries]
+    if _find_relative_path("", path) is None and (count := sum(not e.name for e in entries)):
         why = f"{count:,} of its digests have no name: nothing says which files they are of"
         useless = Severity.WARNING if count == len(entries) else None
         yield finding("not-checksummed", why, severity=useless, hint=ANEW)
-    digests, outside = _group_digests(entries, find_path, basename(path))
+    digests, outside = _group_digests(entries, path)
     is_nameless = all(not e.name for e in entries)
     for name, hashes in digests.items():
         file_claim = claim("checksums", basename(path), name, hashes, optional=is_windows)
@@ -200,16 +199,14 @@ def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator
         yield needs_blake3(unread)
 
 
-def _group_digests(
-    entries: list[_Entry], find_path: Callable[[str], str | None], manifest: str
-) -> tuple[dict[str, list[Digest]], list[str]]:
-    """Return the digests of each file but the manifest, and the names for which ``find_path`` has no path."""
+def _group_digests(entries: list[_Entry], manifest: str) -> tuple[dict[str, list[Digest]], list[str]]:
+    """Return the digests of each file but the ``manifest`` (its path), and the names that lie outside."""
     digests, outside = dict[str, list[Digest]](), list[str]()
     for e in entries:
-        name = find_path(e.name)
+        name = _find_relative_path(e.name, manifest)
         if name is None:
             outside += [e.name] if e.name else []
-        elif name != manifest:
+        elif name != basename(manifest):
             hashes = digests.setdefault(name, [])
             # two digests by one algorithm differ: one is wrong, and a third adds nothing
             if e.digest not in hashes and sum(d.algorithm == e.digest.algorithm for d in hashes) < 2:
@@ -231,16 +228,12 @@ def _strip_windows_paths(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
 _ON_WINDOWS = re.compile(r"[A-Za-z]:\\")
 
 
-def _find_relative_path(name: str, manifest: str, prefix: str) -> str | None:
-    """Return a listed file's path relative to the manifest's directory, None if it lies outside of it.
-
-    ``manifest`` is the manifest's path, ``prefix`` a directory that begins every listed name.
-    """
+def _find_relative_path(name: str, manifest: str) -> str | None:
+    """Return a listed file's path relative to the directory of the ``manifest``, None if it lies outside."""
     home = dirname(manifest)
     sidecar = _SIDECAR.fullmatch(basename(manifest))  # FILE.sha256: its digest is that of FILE
     if sidecar and (not name or basename(name) == sidecar[1]):
         return sidecar[1]
-    name = name.removeprefix(prefix)
     if isabs(name) and home and name.startswith(f"{home}/"):
         name = name[len(home) + 1 :]
     name = normpath(name) if name else ".."

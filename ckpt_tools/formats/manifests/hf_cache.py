@@ -7,25 +7,20 @@ Facts: huggingface_hub 0.x to 2.x, file_download.py: ``models--OWNER--NAME/snaps
 
 from __future__ import annotations
 
-import re
+from os.path import basename, dirname
 
 from ckpt_tools.formats.common.format import Claim, check_nothing, make_format
-from ckpt_tools.formats.common.stored_digests import Digest, claim
-
-_BLOB = re.compile(r"(?:.*/)?blobs/([0-9a-f]{40}|[0-9a-f]{64})")
+from ckpt_tools.formats.common.stored_digests import Digest, claim, read_digest
 
 
 def digest_of(etag: str) -> Digest | None:
     """Return the digest that an etag is; None for an etag of another server."""
-    if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", etag) is None:
-        return None
-    return Digest("sha256" if len(etag) == 64 else "git-sha1", bytes.fromhex(etag))
+    return read_digest("sha256", etag) or read_digest("git-sha1", etag)
 
 
 def list_claims(path: str, target: str) -> tuple[Claim, ...]:
     """Return the claim that the name of a blob, ``target``, makes on the file ``path`` that links to it."""
-    blob = _BLOB.fullmatch(target)
-    digest = digest_of(blob[1]) if blob else None
+    digest = digest_of(basename(target)) if basename(dirname(target)) == "blobs" else None
     return (claim("hf_cache", "the name of its blob", path, [digest]),) if digest else ()
 
 

@@ -213,15 +213,11 @@ def _make_damage(reader: Reader, at: int, end: int) -> Damage:
     if head.count(0) == len(head):
         text = f"zero bytes where a record should begin, {left} bytes before the end"
         return Damage("zero-tail", text, at, Severity.ERROR)
-    if head[:7] == LITERAL and left > TRAILER:
+    if head[:7] == LITERAL and left >= TRAILER:
         at += TRAILER
-        code, text = "trailing-data", f"{left - TRAILER} bytes follow the checksum trailer"
+        code, text = "trailing-data", "further bytes follow the checksum trailer"
     elif head[:7] == LITERAL[:left] and left < TRAILER:
         code, text = "truncated", f"the checksum trailer has {left} of {TRAILER} bytes"
-    elif left == TRAILER and head[:7] == LITERAL:
-        code, text = "trailing-data", "a second checksum trailer follows the first"
-    elif left == TRAILER and not any(head[7:13]):  # ten bytes for a CRC of four: six are zero
-        text = f"the checksum trailer begins with {head[:7]!r} instead of {LITERAL!r}"
     elif head[:4] in CIPHERS:
         text = "ciphertext begins here, behind map parameters in clear text: MindSpore cannot load that"
     return Damage(code, text, at)

@@ -38,14 +38,24 @@ PLAIN, OLD_PLAIN = 64 * 1024 * 1024, 512 * 1024 * 1024
 
 
 class Framing(NamedTuple):
-    """One file's blocks. ``mode`` is the cipher mode of the magic, which in MindSpore 1.x (``is_old``) does
-    not tell GCM from CBC. ``last_is_full``: the last block has the full size.
+    """One file's blocks, and what the first of them tells: the magic and its cipher ``mode``, which in
+    MindSpore 1.x (``is_old``) does not tell GCM from CBC, and the bytes of a tag, of the plaintext of a full
+    block, and of its ciphertext.
     """
 
     mode: str
+    magic: bytes
     is_old: bool
-    last_is_full: bool
+    tag: int
+    max_plain: int
+    max_cipher: int
     blocks: list[Block]
+
+    @property
+    def last_is_full(self) -> bool:
+        """Return whether the last block so far has the full size, so that another one may follow."""
+        size = self.blocks[-1].size
+        return size == self.max_cipher or (self.is_old and size == self.max_plain)
 
     @property
     def fits_cbc(self) -> bool:
@@ -84,34 +94,21 @@ def _u32(raw: bytes, at: int) -> int:
 
 def read_framing(source: Source) -> Framing:
     """Return all blocks up to the end of the file; reads 48 bytes for each. Raise Damage."""
-    rules = _read_rules(source)
-    at, full, blocks = 0, True, list[Block]()
+    f, at = _begin_framing(source), 0
     while at < source.size:
-        if not full:  # only the last block may be short
+        if f.blocks and not f.last_is_full:
             text = f"{source.size - at} bytes follow the last block"
             if source.size - at == TRAILER and source.read(at, len(LITERAL)) == LITERAL:
                 text = "MindSpore appended its CRC (crc_check=True): it loads without the last 17 bytes"
             raise Damage("trailing-data", text, at)
-        block = _read_block(source, at, len(blocks), rules)
-        blocks.append(block)
-        full = block.size == rules.max_cipher or (rules.is_old and block.size == rules.max_plain)
+        block = _read_block(source, at, f)
+        f.blocks.append(block)
         at = block.at + block.size
-    return Framing(rules.mode, rules.is_old, full, blocks)
+    return f
 
 
-class _Rules(NamedTuple):
-    """One file's cipher mode and sizes in bytes: of a tag, a full block's plaintext, its ciphertext."""
-
-    mode: str
-    magic: bytes
-    is_old: bool
-    tag: int
-    max_plain: int
-    max_cipher: int
-
-
-def _read_rules(source: Source) -> _Rules:
-    """Return the rules that the first block gives. Raise Damage if no encrypted checkpoint begins so."""
+def _begin_framing(source: Source) -> Framing:
+    """Return what the first block tells. Raise Damage if no encrypted checkpoint begins so."""
     first = source.read(0, min(48, source.size))
     magic = first[:4]
     mode = CIPHERS.get(magic)
@@ -124,12 +121,12 @@ def _read_rules(source: Source) -> _Rules:
     tag = 16 if mode == "AES-GCM" and not old else 0
     padding = 0 if tag else 16  # CBC pads each block by 1 to 16 bytes (PKCS#7)
     plain = OLD_PLAIN if old and _u32(first, 28) > PLAIN + padding else PLAIN
-    return _Rules(mode, magic, old, tag, plain, plain + padding)
+    return Framing(mode, magic, old, tag, plain, plain + padding, [])
 
 
-def _read_block(source: Source, at: int, i: int, rules: _Rules) -> Block:
-    """Return block number ``i``, which begins at byte ``at``. Raise Damage."""
-    size, left = source.size, source.size - at
+def _read_block(source: Source, at: int, rules: Framing) -> Block:
+    """Return the next block, which begins at byte ``at``. Raise Damage."""
+    i, size, left = len(rules.blocks), source.size, source.size - at
     lengths = 4 + rules.tag  # where block_len stands
     header = lengths + 28
     head = source.read(at, min(header, left))
@@ -178,20 +175,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Iterator[Finding]:
     """Choose the cipher mode, register the tags as checksums, then check the plaintext."""
-    schemes = _find_schemes(f, key)
-    if not schemes:
-        sizes = " or ".join(map(str, KEYS[f.mode[:3]]))
-        why = f"the key has {len(key)} bytes, {f.mode} takes {sizes}"
-        yield from _give_up(anatomy, f, finding("wrong-key", why))
-        return
-    if wanted := crypto.find_missing(schemes[0]):
-        yield from _give_up(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
-        yield finding("not-checksummed", f"no checksum can be read without {wanted}")
-        return
-    scheme = _choose_scheme(source, f, [s for s in schemes if not crypto.find_missing(s)])
-    if scheme is None:
-        other = f"it is not this file's key ({f.mode}), or all of the file is damaged"
-        yield from _give_up(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
+    scheme = _find_scheme(source, f, key)
+    if isinstance(scheme, Finding):
+        f.explain_unchecked(anatomy, "it was not decrypted")
+        yield scheme
+        if scheme.code == "needs-extra":
+            yield finding("not-checksummed", "no checksum can be read without decrypting it")
         return
     f.explain(anatomy, f.is_ambiguous and scheme.mode == "AES-CBC")
     anatomy.metadata["encryption"] = scheme.mode
@@ -217,17 +206,19 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
     yield from _check_records(source, anatomy, f, scheme)
 
 
-def _find_schemes(f: Framing, key: bytes) -> list[Scheme]:
-    """Return the schemes that are possible by the framing and by the length of the key."""
+def _find_scheme(source: Source, f: Framing, key: bytes) -> Scheme | Finding:
+    """Return the scheme by the framing, the key and what they decrypt to, or a finding that there is none."""
     modes = [f.mode, "AES-CBC", "SM4-CBC"] if f.is_old and f.fits_cbc else [f.mode]
     known = [Scheme(m, key, n) for m in modes for n in ((12, 16) if m == "AES-GCM" else (16,))]
-    return [s for s in known if s.fits]
-
-
-def _give_up(anatomy: Anatomy, f: Framing, problem: Finding) -> Iterator[Finding]:
-    """Explain the bytes of a file that cannot be decrypted as unprotected, and yield ``problem``."""
-    f.explain_unchecked(anatomy, "it was not decrypted")
-    yield problem
+    schemes = [s for s in known if s.fits]
+    if not schemes:
+        sizes = " or ".join(map(str, KEYS[f.mode[:3]]))
+        return finding("wrong-key", f"the key has {len(key)} bytes, {f.mode} takes {sizes}")
+    if wanted := crypto.find_missing(schemes[0]):
+        return finding("needs-extra", f"to decrypt {f.mode} takes {wanted}")
+    other = f"it is not this file's key ({f.mode}), or all of the file is damaged"
+    wrong = finding("wrong-key", f"the key that was given leaves noise: {other}")
+    return _choose_scheme(source, f, [s for s in schemes if not crypto.find_missing(s)]) or wrong
 
 
 def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
