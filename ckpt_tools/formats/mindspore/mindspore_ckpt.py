@@ -44,15 +44,11 @@ CIPHERS = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xd
 """First bytes of an encrypted file -> its cipher mode."""
 MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
 
-_PLAIN = (
-    "Bool Int8 UInt8 Int16 UInt16 Float16 BFloat16 Int32 UInt32 Float32 Int64 UInt64 Float64 Complex64"
-    " Complex128"
+_ROWS = (
+    "Bool 1,Int8 1,UInt8 1,Int16 2,UInt16 2,Float16 2,BFloat16 2,Int32 4,UInt32 4,Float32 4,Int64 8,UInt64 8,"
+    "Float64 8,Complex64 8,Complex128 16,Int4 1,HiFloat8 1"
 )
-_BITS = {"bool": 8, "bfloat16": 16} | {
-    f"{k}{n}": n for k in ("int", "uint", "float", "complex") for n in (8, 16, 32, 64, 128)
-}
-TYPES = {name: (name.lower(), _BITS[name.lower()] // 8) for name in _PLAIN.split()}
-TYPES |= {"Int4": ("int4", 1), "HiFloat8": ("hifloat8", 1)}
+TYPES = {name: (name.lower(), int(size)) for name, size in map(str.split, _ROWS.split(","))}
 TYPES |= {"Float8E4M3FN": ("float8_e4m3fn", 1), "Float8E5M2": ("float8_e5m2", 1)}
 """tensor_type -> (dtype, bytes per element); the dims of Int4 (qint4x2) count bytes that hold two values
 each.
