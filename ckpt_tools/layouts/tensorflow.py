@@ -7,11 +7,21 @@ from __future__ import annotations
 import re
 
 from ckpt_tools.layouts.common.counters import as_int, read_first
-from ckpt_tools.layouts.common.layout import Beside, Flaws, Found, Metadata, Rows, Saves, Steps, Tracker
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Flaws,
+    Found,
+    Metadata,
+    Records,
+    Rows,
+    Saves,
+    Steps,
+    Tracker,
+)
 from ckpt_tools.layouts.common.lost_files import loss
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw, Severity
+from ckpt_tools.model.finding import Flaw, Notes, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 
@@ -22,6 +32,8 @@ _STEP = ("step", "global_step")
 _LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 _STATE = re.compile(rb'(?:\s*\w+\s*:\s*(?:"(?:[^"\\\n]|\\.)*"|[-+.\w]+)[ \t\r]*(?:\n|\Z))+\s*')
 """A CheckpointState whose lines are whole: TensorFlow starts anew rather than read any other."""
+_LIMIT = 1 << 20
+"""The most bytes of a CheckpointState, which may name every save."""
 
 
 def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
@@ -58,7 +70,7 @@ def _read_tracker(data: bytes) -> str | None:
     def unescape(m: re.Match[bytes]) -> bytes:  # bytes that are not ASCII are written in octal
         return bytes([int(m[1], 8) & 255]) if m[1][:1] in b"01234567" else m[1]
 
-    if (m := _LATEST.search(data)) is None or not _STATE.fullmatch(data):
+    if (m := _LATEST.search(data)) is None:
         return None
     path = re.sub(rb"\\([0-7]{1,3}|.)", unescape, m[1], flags=re.DOTALL)
     return path.decode("utf-8", "replace").rpartition("/")[2] or None
@@ -73,6 +85,15 @@ def _write_tracker(prefix: int | str) -> bytes:
     return f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'.encode()
 
 
+def _check_tracker(checkpoints: Saves, notes: Notes) -> Flaws:
+    """Yield trackers that name the newest save in a whole line, but have other lines that are not whole."""
+    for base in sorted({p.base for c in checkpoints for p in c.parts}):
+        path = f"{base}/checkpoint"
+        data = notes.read(path, _LIMIT)
+        if isinstance(data, bytes) and _LATEST.search(data) and not _STATE.fullmatch(data):
+            yield Flaw("bad-tracker", "a line of it is not whole: TensorFlow reads nothing of it", path=path)
+
+
 TENSORFLOW = declare(
     "tensorflow",
     "tensorflow",
@@ -80,6 +101,7 @@ TENSORFLOW = declare(
     steps=_read_tensorflow,
     check=_check_tensorflow,
     tracker=Tracker(file="checkpoint", read=_read_tracker, write=_write_tracker, name=_name_prefix),
+    records=Records(check=_check_tracker),
     # the graph of TensorFlow 1 lies beside its bundle, for import_meta_graph
     beside=Beside(asked=lambda c: (f"{_name_prefix(c)}.meta",), unneeded=((".meta", ".index"),)),
 )

@@ -258,7 +258,7 @@ def naming(path: str) -> bytes:
         (naming("model\0-5"), ["dangling-tracker"]),
         *(
             (text, ["bad-tracker"])
-            for text in (naming("model.ckpt-5")[:-9], b"", bytes(100), naming("x") + b"garbage")
+            for text in (naming("model.ckpt-5")[:-9], b"", bytes(100), naming("model.ckpt-5") + b"garbage")
         ),
     ],
 )
