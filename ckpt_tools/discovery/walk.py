@@ -13,16 +13,19 @@ from shlex import quote
 
 from ckpt_tools import formats
 from ckpt_tools.discovery import names as naming
-from ckpt_tools.discovery.directory import (
+from ckpt_tools.discovery.exclude import Excluded, leave_out_state
+from ckpt_tools.discovery.found import (
+    BareFile,
     DirectoryNames,
+    Discovery,
+    NamedFile,
     add_directory,
     add_unlisted,
     inspect_names,
     is_directory_alike,
     map_controls,
+    stat_of,
 )
-from ckpt_tools.discovery.exclude import Excluded, leave_out_state
-from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile, stat_of
 from ckpt_tools.discovery.seals import find_seals
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
@@ -190,13 +193,11 @@ def follow_links(links: Links, walk: Walk, found: Discovery) -> None:
 def _choose_renamed(
     new_files: dict[str, list[NamedFile]], old_files: dict[str, list[NamedFile]], target: str
 ) -> set[str]:
-    """Return the directories to be named through a link to ``target``, as in ``new_files``: names that tell
-    more steps and ranks (``_rate``) than in ``old_files``; with them equally good ones behind the link.
-    """
+    """Return the directories whose names tell more in ``new_files``, through a link to ``target``."""
     rates = {home: (_rate(files), _rate(old_files.get(home, ()))) for home, files in new_files.items()}
     more = {home for home, (new, old) in rates.items() if new > old}
     equal = {h for h, (new, old) in rates.items() if new == old and (not any(old) or is_within(h, target))}
-    return more | equal if more else more
+    return more | equal if more else more  # what lies behind one link stays together
 
 
 def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ckpt_tools.cache import Cache, Entry, Places, Seen, pack, take_turn, unpack
-from ckpt_tools.discovery.directory import split_seals
-from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
+from ckpt_tools.discovery.found import BareFile, Discovery, split_seals, stat_of
 from ckpt_tools.discovery.seals import find_seals
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
