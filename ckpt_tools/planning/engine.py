@@ -22,7 +22,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Tensor
 from ckpt_tools.planning import lost_files, trackers
 from ckpt_tools.planning.equal_files import EqualFiles
-from ckpt_tools.planning.facts import SavesFacts, Siblings
+from ckpt_tools.planning.facts import SavesFacts, find_neighbours, get_order
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
     missing_part,
@@ -65,7 +65,7 @@ def make_facts(
         anatomy = inspect(whole.path, Level.STRUCTURE, expect=s.layouts.piece_of(whole).formats)[1]
         return signature(anatomy.tensors[: cut.tensors]) == cut.signature
 
-    return SavesFacts(s.layouts, saves, expected, files, s.reports, tensors, hides_cuts, begins_with, first)
+    return SavesFacts(saves, expected, files, s.reports, tensors, hides_cuts, begins_with, first)
 
 
 def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tuple[Hit, Finding]]:
@@ -79,7 +79,7 @@ def find_gaps(
     c: Checkpoint, expected: completeness.Expected, rules: Iterable[Rule] = GAPS, *, spared: bool = False
 ) -> list[Finding]:
     """Return findings on files that a save lacks: needed ones, or with ``spared`` the dispensable ones."""
-    hits = find_hits(SavesFacts(expected.layouts, (c,), expected), rules)
+    hits = find_hits(SavesFacts((c,), expected), rules)
     return [f for hit, f in hits if (hit.effect is Effect.WARN) is spared]
 
 
@@ -122,7 +122,7 @@ class _Run:
     def __init__(self, session: Session, checkpoints: Sequence[Checkpoint], tree: bool) -> None:
         self.session, self.checkpoints, self.tree = session, checkpoints, tree
         self.finished = [c for c in checkpoints if not c.unfinished]
-        self.siblings = Siblings(self.finished)
+        self.in_order = sorted(self.finished, key=get_order)
         self.incomplete = set[CheckpointKey]()
 
     @cached_property
@@ -149,12 +149,12 @@ class _Run:
         for path, f in list(lost_files.find_odd_files([(p, s.known(p)) for p in parts])):
             add_finding(s, path, f)
         self._check_contents(level, contradicted)
-        newest = max(self.finished, key=lambda c: (c.order, c.mtime_ns), default=None)
+        newest = max(self.finished, key=get_order, default=None)
         for c in self.checkpoints:
             out += self._check_completeness(c)
         if newest is not None and self.tree:
             for c in self.finished:
-                lost = list(lost_files.find_lost(s, c, self.siblings.find_neighbours(c), level))
+                lost = list(lost_files.find_lost(s, c, find_neighbours(c, self.in_order), level))
                 if any(f.is_error for f in lost):
                     self.incomplete.add(c.key)
                 out += lost
@@ -167,18 +167,17 @@ class _Run:
     def _check_contents(self, level: Level, contradicted: Container[str]) -> None:
         """Add to reports which files are copies, zeros or empty; ``contradicted`` ones are no copies."""
         s = self.session
-        find_neighbours, wholes = self.siblings.find_neighbours, [s.members(c) for c in self.finished]
+        wholes = [(s.members(c), find_neighbours(c, self.in_order)) for c in self.finished]
         if self.tree and level >= Level.CONTENT:
-            members = chain.from_iterable(c.parts for c in wholes)
+            members = chain.from_iterable(c.parts for c, _ in wholes)
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
                 add_finding(s, copy.path, copy.finding)
-        zeroed = (lost_files.find_zeroed(s, c, find_neighbours(c)) for c in wholes if self.tree)
-        for f in list(chain.from_iterable(zeroed)):
-            add_finding(s, f.path, f)
-        hollow = (lost_files.find_hollow(s, c, find_neighbours(c)) for c in self.finished)
-        for f in list(chain.from_iterable(hollow)):
-            add_finding(s, f.path, f)
+        zeroed = (lost_files.find_zeroed(s, c, beside) for c, beside in wholes if self.tree)
+        hollow = (lost_files.find_hollow(s, c, find_neighbours(c, self.in_order)) for c in self.finished)
+        for of_saves in (zeroed, hollow):
+            for f in list(chain.from_iterable(of_saves)):
+                add_finding(s, f.path, f)
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
         """Yield files that a checkpoint lacks or has twice. A save that a tracker names was finished."""
@@ -195,8 +194,7 @@ class _Run:
             yield from gaps
             yield from find_gaps(c, self.expected, spared=True) if self.tree else ()
             yield from rank_mismatch.find_doubled(c, layout)
-            if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
-                yield from mixed_counters.find_leftovers(c, layout, self.expected.sizes_in_files(c))
+            yield from mixed_counters.find_leftovers(c, self.expected)
 
     def _find_gaps(self, c: Checkpoint) -> list[Finding]:
         """Return the files that a checkpoint lacks, as one finding if the save may still be under way."""

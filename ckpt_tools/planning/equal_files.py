@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.digests import PAGE, PAGES, page_digests
 from ckpt_tools.inspection.recognise import gives_format
@@ -64,19 +62,17 @@ class EqualFiles:
         read = [p for p in parts if p.path in self.session.reports]
         if not any(is_compared(p, self.session) for p in read):
             return
-        known, done = {p.path: p for p in (*read, *others)}, set[tuple[str, Severity]]()
+        known, done = {p.path: p for p in (*read, *others)}, set[tuple[str, Severity | None]]()
         for hit in check(self._make_facts(read, others)):
-            severity = Severity.ERROR if hit.severity is None else hit.severity
-            if (hit.path, severity) in done:
+            if (hit.path, hit.severity) in done:
                 continue
             pair = frozenset((hit.path, hit.other))
             if pair not in self._equal_pairs:
                 self._equal_pairs[pair] = are_equal(known[hit.path], known[hit.other], self.session)
             if self._equal_pairs[pair]:
-                done.add((hit.path, severity))
+                done.add((hit.path, hit.severity))
                 twin = known[hit.other] if hit.effect is Effect.ASK else None
-                found = finding_of(RULE, replace(hit, severity=severity, of_file=True))
-                yield Contradiction(hit.path, found, twin)
+                yield Contradiction(hit.path, finding_of(RULE, hit), twin)
 
     def _make_facts(self, parts: Sequence[Part], others: Sequence[Part]) -> list[StateFile]:
         """Return the facts of files whose content is known; reads pages of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import merge
 from itertools import islice
@@ -62,7 +62,6 @@ class StateFile(Struct, frozen=True):
 class SavesFacts(Struct, frozen=True):
     """Saves of one run: all that save rules see."""
 
-    layouts: Layouts
     saves: Sequence[Checkpoint]  # these are judged
     expected: Expected  # what the run's saves lead to expect of each
     files: Sequence[Part] = ()  # of the saves, and files that they are compared with
@@ -73,6 +72,11 @@ class SavesFacts(Struct, frozen=True):
     # whether a file begins with all tensors of another
     begins_with: Callable[[Part, Report], bool] = lambda _whole, _cut: False
     first: Order | None = None  # the order of the run's first save; None if ``files`` are the whole run's
+
+    @property
+    def layouts(self) -> Layouts:
+        """All layouts."""
+        return self.expected.layouts
 
     def report(self, part: Part) -> Report:
         """Return the report on a file. Raises KeyError if it was not read."""
@@ -105,8 +109,8 @@ class Evidence(Struct, frozen=True):
     """Functions that tell about replicas; each may read files."""
 
     tensors: Callable[[Part], Tensors]
-    # files that a rank itself wrote in the role of a part, nearest first
-    own_files: Callable[[int, Part], Iterable[OwnFile]]
+    # the nearest readable file that a rank itself wrote in the role of a part
+    find_own_file: Callable[[int, Part], OwnFile | None]
     differences: Callable[[Part, Part], Sequence[str]] | None = None  # unequal tensors; None if not asked for
 
 
@@ -139,24 +143,21 @@ _EACH_WAY = 2
 """How many saves before, and how many after it, a checkpoint is compared with."""
 
 
-class Siblings:
-    """The finished checkpoints of one run in their order."""
+def get_order(c: Checkpoint) -> tuple[Order, int]:
+    """Return the key by which the saves of a run are in the order of training."""
+    return c.order, c.mtime_ns
 
-    def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
-        finished = [c for c in checkpoints if not c.unfinished]
-        self._rows = sorted(finished, key=lambda c: (c.order, c.mtime_ns))
-        self._keys = [(c.order, c.mtime_ns) for c in self._rows]
 
-    def find_neighbours(self, c: Checkpoint) -> list[Checkpoint]:
-        """Return the saves next to it, before and after, of its layout, run and kind. Few can be damaged."""
+def find_neighbours(c: Checkpoint, in_order: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return the saves next to one, before and after, of its layout, run and kind. Few can be damaged."""
 
-        def is_alike(o: Checkpoint) -> bool:
-            return (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind) and o.key != c.key
+    def is_alike(o: Checkpoint) -> bool:
+        return (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind) and o.key != c.key
 
-        at = bisect_left(self._keys, (c.order, c.mtime_ns))
-        before = (self._rows[i] for i in range(at - 1, -1, -1))
-        after = (self._rows[i] for i in range(at, len(self._rows)))
-        return [o for way in (before, after) for o in islice(filter(is_alike, way), _EACH_WAY)]
+    at = bisect_left(in_order, get_order(c), key=get_order)
+    before = (in_order[i] for i in range(at - 1, -1, -1))
+    after = (in_order[i] for i in range(at, len(in_order)))
+    return [o for way in (before, after) for o in islice(filter(is_alike, way), _EACH_WAY)]
 
 
 class Run(Struct, frozen=True, dict=True):
@@ -169,9 +170,9 @@ class Run(Struct, frozen=True, dict=True):
     saved: int | None
 
     @cached_property
-    def siblings(self) -> Siblings:
-        """The candidates in their order, to find the neighbours of each."""
-        return Siblings(self.candidates)
+    def in_order(self) -> list[Checkpoint]:
+        """The candidates in the order of training."""
+        return sorted(self.candidates, key=get_order)
 
     @cached_property
     def _by_time(self) -> list[Checkpoint]:

@@ -102,16 +102,12 @@ def _find_first(kinds: Kinds) -> list[Sign]:
 
 
 def _find_several(s: Session, unfinished: Sequence[Checkpoint]) -> Iterator[Sign]:
-    """Yield saves of one run that lack the file written last, although they are named like finished saves.
-    Runs that differ in a number alone are taken for one run: they may be the directories of its steps.
-
-    A job that dies in its first save leaves one such save. Of several the earlier ones were finished, as
-    training went on, and have lost the file since.
-    """
+    """Yield saves of one run that lack the file written last, although they are named like finished ones."""
+    # a job that dies in its first save leaves one: of several the earlier were finished, and lost the file
     runs = defaultdict[tuple[str, str], list[Checkpoint]](list)
     for c in unfinished:
         if not any(p.unfinished for p in c.parts):
-            runs[c.layout, _NUMBER.sub("", c.run)].append(c)
+            runs[c.layout, _NUMBER.sub("", c.run)].append(c)  # a step may have a directory of its own
     several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
     for c in several:
         layout = s.layouts.of(c)

@@ -27,7 +27,7 @@ from ckpt_tools.planning.assign import Bad, Groups, assign
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
 from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, find_when, make_series_key
-from ckpt_tools.planning.facts import Evidence, OwnFile, Run, SavesFacts, Tensors
+from ckpt_tools.planning.facts import Evidence, OwnFile, Run, SavesFacts, Tensors, find_neighbours
 from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
 from ckpt_tools.planning.rules.pair import same_content
 from ckpt_tools.planning.rules.rule import Effect, Hit, error_of, finding_of, make_finding
@@ -103,10 +103,10 @@ class Judge:
         names = (name for name in one.keys() | other.keys() if "rng" not in name.lower())
         return sorted(name for name in names if one.get(name) != other.get(name))
 
-    def find_own_files(
+    def find_own_file(
         self, c: Checkpoint, parts: Sequence[Part], bad: Bad, rank: int, part: Part
-    ) -> Iterator[OwnFile]:
-        """Yield a rank's own files in the role of ``part``, nearest first; none that is ``bad`` or cut."""
+    ) -> OwnFile | None:
+        """Return a rank's own file in the role of ``part``, the nearest that is neither ``bad`` nor cut."""
         others = (other.parts for other in self.run.find_nearest(c) if other.run == c.run)
         for p in chain(parts, chain.from_iterable(others)):
             if p.rank != rank or p.role != part.role or p.size <= 0 or p.path == part.path:
@@ -116,7 +116,8 @@ class Judge:
             report = self.session.report(p, self.level)
             if report.signature and not any(f.code in _CUT for f in report.findings):
                 name = os.path.relpath(p.path, self.session.root)
-                yield OwnFile(f"rank {rank}'s own file {name}", report.signature)
+                return OwnFile(f"rank {rank}'s own file {name}", report.signature)
+        return None
 
     def find_contradictions(
         self, c: Checkpoint, whole: Checkpoint, planned: Sequence[Part], bad: Collection[str]
@@ -190,9 +191,8 @@ class Judge:
         return p if step is None else p._replace(step=step)
 
     def _find_odd_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
-        """Yield pairs: a replica with other tensors than most of its group, and one with the usual tensors.
-        Some files that were cut show nothing else. Groups that a layout implies do not count.
-        """
+        """Yield pairs: a replica with other tensors than most of its group, and one with the usual ones."""
+        # some files that were cut show nothing else; groups that a layout implies have a rule
         flags, topology = self.selection.replica_groups, self.run.topology
         everyone = (range(topology.world_size),) if self.selection.replicas_all else ()
         whole = (p for p in c.parts if p.size > 0 and not self.session.layouts.piece_of(p).readers.sharded)
@@ -220,7 +220,7 @@ class Review:
         self.judge = judge
         self._verified_before = self.session.reader.bytes_verified
         self.candidate, self.whole = c, self.session.members(c)  # files that names show; those of indexes too
-        self.neighbours = self.run.siblings.find_neighbours(c)
+        self.neighbours = find_neighbours(c, self.run.in_order)
         self.level = judge.level
         self.looks_inside = self.level > Level.PRESENCE  # at level presence only names are compared
         self.bad: dict[str, Sequence[Finding]] = {}  # path of a file that must not be loaded -> why
@@ -312,7 +312,7 @@ class Review:
 
     def _find_mixed_attempts(self) -> Iterator[Finding]:
         """Yield errors if names show several attempts or runs; in a lone save only errors count."""
-        facts = SavesFacts(self.session.layouts, (self.whole,), self.run.expected)
+        facts = SavesFacts((self.whole,), self.run.expected)
         counted = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
         for hit, f in find_hits(facts, (mixed_counters.RULE,)):
             if f.severity in counted and hit.effect is not Effect.WARN:
@@ -330,7 +330,7 @@ class Review:
         """Return which files each rank would load; never one whose path is in ``bad``."""
         evidence = Evidence(
             self.judge.read_tensors,
-            partial(self.judge.find_own_files, self.candidate, self.whole.parts, bad),
+            partial(self.judge.find_own_file, self.candidate, self.whole.parts, bad),
             self.judge.find_differences if compare_bytes else None,
         )
         return assign(self.whole, self.judge.groups, bad, evidence)

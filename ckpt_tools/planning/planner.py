@@ -192,11 +192,10 @@ class Planner(Candidates):
         )
 
     def _count_ranks(self, c: Checkpoint, *, by_rank: bool) -> tuple[dict[str, Known], int | None]:
-        """Return the job's sizes, and how many ranks saved ``c``; None if any number of ranks can load it.
-        If every rank loads all files (not ``by_rank``), of rank numbers only those in its own names count.
-        """
+        """Return the job's sizes, and how many ranks saved ``c``; None if any number of ranks can load it."""
         known, saved = dict(self.topology.provenance), self.saved
         source = known["world_size"].provenance
+        # if every rank loads all files, of rank numbers only those in its own names count
         if not by_rank and source == ALONE:
             del known["world_size"]
             return known, None

@@ -124,10 +124,9 @@ def _has_older_ranks(parts: Sequence[Part]) -> bool:
 
 
 def find_leftovers_beside(s: Session, c: Checkpoint, expected: completeness.Expected) -> Iterator[Finding]:
-    """Yield findings on files of a larger job in the directory of a checkpoint."""
-    if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
-        whole = replace(c, parts=tuple(p for p in s.parts if p.home == c.parts[0].home))
-        yield from mixed_counters.find_leftovers(whole, s.layouts.of(c), expected.sizes_in_files(c))
+    """Yield findings on files of a larger job in the directory of a checkpoint, which has none of them."""
+    whole = replace(c, parts=tuple(p for p in s.parts if p.home == c.parts[0].home and p.layout == c.layout))
+    yield from mixed_counters.find_leftovers(whole, expected)
 
 
 def find_topology(
@@ -166,11 +165,9 @@ def find_topology(
 def _ask_files(
     s: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> tuple[Rows, int | None]:
-    """Return files with their reports, and the number of ranks that they tell, or None. An older save is read
-    for pieces without a sound file so far, and only if names show a grid.
-    """
+    """Return files with their reports, and the number of ranks that they tell, or None."""
     without_world, pieces = list[tuple[Part, Report]](), set[str]()
-    for c in ranked[:_ASKED]:
+    for c in ranked[:_ASKED]:  # an older one for pieces without a sound file so far, if names show a grid
         if c.kind is Kind.RELEASE and c is not first:
             continue
         files = _find_sizing_files(c, s.layouts)

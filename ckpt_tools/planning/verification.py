@@ -197,8 +197,12 @@ def _find_nothing_to_load(s: Session, findings: list[Finding], bare: list[FileRe
     saves = grouping.group(s.parts, s.layouts)
     if not saves and (layout := _find_remains(s)):
         yield missing_part.describe_remains(layout.title, s.root, say_hidden(layout))
-    torn = all((c.unfinished or _lacks_index(s, c)) and not find_hint(s, c) for c in saves)
-    if saves and torn:
+
+    def is_torn(c: Checkpoint) -> bool:
+        codes = {f.code for p in c.parts for f in s.known(p).findings}
+        return (c.unfinished or "unfinished-save" in codes) and not find_hint(s, c)
+
+    if saves and all(map(is_torn, saves)):
         last = s.layouts.of(saves[-1])
         lost = say_hidden(last, last.complete.commit) or "bring back what they lack"
         yield unfinished.describe_none_whole(len(saves), s.root, lost)
@@ -212,11 +216,6 @@ def _find_remains(s: Session) -> Layout | None:
     except OSError as e:
         s.unread[e.filename or s.root] = e.strerror or str(e)
         return None
-
-
-def _lacks_index(s: Session, c: Checkpoint) -> bool:
-    """Return True if a file of a save has the finding that the save was not finished."""
-    return any(f.code == "unfinished-save" for p in c.parts for f in s.known(p).findings)
 
 
 def _find_worst(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verdict:

@@ -322,7 +322,7 @@ def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
     findings = find_gaps(c, completeness.expect_sizes([save(everyone), c], BUILT_IN, WORLD))
     assert list(answers(c, findings)) == [missing] * 4
-    silent = Evidence(lambda p: Tensors(""), lambda r, p: [])
+    silent = Evidence(lambda p: Tensors(""), lambda r, p: None)
     planned = assign(c, Groups(Topology(WORLD), Selection()), {}, silent).findings
     assert list(answers(c, planned)) == [missing] * 4
 

@@ -29,7 +29,7 @@ PIECES = (
     Piece("backup", "config", "{step}/backup", readers=COPIES),
 )
 TOY = Layout("toy", "", pieces=PIECES, resume=lambda _c, _root: Resume(None), reference="", limits=())
-NOTHING_KNOWN = Evidence(lambda _part: Tensors("ab"), lambda _rank, _part: ())
+NOTHING_KNOWN = Evidence(lambda _part: Tensors("ab"), lambda _rank, _part: None)
 CRC = finding("crc-mismatch", "flipped", offset=3)
 
 

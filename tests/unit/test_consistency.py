@@ -56,7 +56,7 @@ def facts(
     files: Sequence[Part], reports: dict[str, Report], *saves: Checkpoint, layout: Layout = TOY
 ) -> SavesFacts:
     layouts = Layouts((layout,))
-    return SavesFacts(layouts, saves, expect_sizes(saves, layouts), files, reports, hides_cuts=hides_cuts)
+    return SavesFacts(saves, expect_sizes(saves, layouts), files, reports, hides_cuts=hides_cuts)
 
 
 def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str, str]]:

@@ -47,8 +47,8 @@ def run(
 ) -> Assignment:
     """What is assigned where the files of ``bad`` ranks are flipped, and the signatures of others are ``known``."""
 
-    def own(rank: int, part: Part) -> list[OwnFile]:
-        return [OwnFile("its file at step 5", known[rank])] if rank in known else []
+    def own(rank: int, part: Part) -> OwnFile | None:
+        return OwnFile("its file at step 5", known[rank]) if rank in known else None
 
     c = checkpoint(ranks)
     found = {p.path: (finding("crc-mismatch", "flipped"),) for p in c.parts if p.rank in bad}
@@ -72,7 +72,7 @@ def test_an_equal_signature_is_the_proof_and_silence_is_a_note_or_with_strict_a_
     assert 3 not in run(range(4), selection=strict, bad={3}).loads
 
 
-SILENT = Evidence(lambda p: Tensors(""), lambda rank, part: [])
+SILENT = Evidence(lambda p: Tensors(""), lambda rank, part: None)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,7 @@ class Told:
     """A session whose files all say the same."""
 
     root, options, found, layouts = "/r", ReadOptions(jobs=1), SimpleNamespace(bare=()), BUILT_IN
+    reader = SimpleNamespace(rate=None)
 
     def __init__(self, **said: int) -> None:
         self.said = {f"args.{key}": value for key, value in said.items()}

@@ -147,7 +147,7 @@ def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: 
     text = f"byte for byte the {original.role} file of {which} checkpoint, {'/'.join(a[fork:])}"
     text += ": either is the copy" if severity is Severity.NOTE else ""
     effect = effect if severity is not Severity.WARNING else Effect.WARN
-    return Hit(copy.path, text, severity=severity, effect=effect, other=original.path)
+    return Hit(copy.path, text, severity=severity, effect=effect, of_file=True, other=original.path)
 
 
 def ask_which_is_the_copy(root: str, first: str, second: str, answers: Sequence[str]) -> CkptError:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from ckpt_tools.discovery.completeness import find_left_over, name_kind, name_place
+from ckpt_tools.discovery.completeness import Expected, find_left_over, name_kind, name_place
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Changes, Layout, as_int
 from ckpt_tools.layouts.common.counters import SHARED
@@ -127,9 +127,11 @@ def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
             yield Hit(name_place(checkpoint), text, severity=Severity.ERROR, code="mixed-attempts")
 
 
-def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield that a save's directory has files of a larger job, by the ``sizes`` that its files tell."""
-    if lost := find_left_over(c, layout, sizes):
+def find_leftovers(c: Checkpoint, run: Expected) -> Iterator[Finding]:
+    """Yield that a save's directory has files of a larger job, by the sizes that its files tell."""
+    has_ranks = any(axis == "dp" for p in c.parts for axis, _ in p.coords)
+    sizes = run.sizes_in_files(c) if has_ranks else {}
+    if lost := find_left_over(c, run.layouts.of(c), sizes):
         of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
         job = f"its files say that there were {sizes['dp']} data parallel ranks"
         text = f"{job}: the {lost[0].role} files of ranks {of} are left over from a larger job"

@@ -57,8 +57,7 @@ def weigh(facts: StandIn) -> tuple[str, Finding | None]:
     if why := _find_other_place(facts):
         text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: {why}"
         return "", finding_of(RULE, Hit(part.path, text, severity=Severity.WARNING))
-    own_files = (file for file in facts.evidence.own_files(rank, part) if file.signature)
-    own, signature = next(own_files, None), facts.evidence.tensors(part).signature
+    own, signature = facts.evidence.find_own_file(rank, part), facts.evidence.tensors(part).signature
     if own and signature and own.signature == signature:
         return f"{source}; its tensors have the names, types and shapes of {own.name}", None
     if own and signature:
