@@ -17,8 +17,7 @@ import terminal  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
 from ckpt_tools.model.finding import Severity  # noqa: E402
-from ckpt_tools.planning.rules.catalogue import RULES  # noqa: E402
-from ckpt_tools.planning.rules.rule import MEANING, Scope  # noqa: E402
+from ckpt_tools.planning.rules.catalogue import RULES, SCOPES  # noqa: E402
 from ckpt_tools.settings.resolve import ENV  # noqa: E402
 
 QUOTES = '"""'
@@ -74,10 +73,17 @@ def rules() -> str:
             " candidate, `ask` is exit 2, `stop` is exit 3, 4, 5 or 6. No rule cancels another.\n"
         ),
     ]
-    for scope in Scope:
-        out.append(f"## {str(scope).capitalize()}: {MEANING[scope]}\n")
+    about = {
+        "tree": "what is said of ROOT as a whole",
+        "order": "which save is the newest",
+        "save": "what is said of one save",
+        "pair": "what is said of two saves",
+        "choice": "what is said beside the save that was chosen",
+    }
+    for scope in SCOPES:
+        out.append(f"## {scope.capitalize()}: {about[scope]}\n")
         for r in RULES.values():
-            if r.scope is scope:
+            if r.id.startswith(f"{scope}/"):
                 codes = ", ".join(f"`{code}`" for code in r.codes)
                 out += [f"### {r.id}\n", f"{r.why.strip()}\n"]
                 out += [f"* effect: {r.effect}{f'; codes: {codes}' if codes else ''}"]

@@ -38,7 +38,7 @@ from ckpt_tools.planning.verification import read_count, read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.retry import exists, is_link
+from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url, to_absolute
 
 
@@ -167,8 +167,7 @@ class Candidates:
             return
         first, by_hand = "check its spelling", f"upload an empty object called {self.root}/.keep"
         if not is_url(self.root):
-            up = "" if exists(os.path.dirname(self.root)) else " -p"
-            first, by_hand = error.hint, f"mkdir{up} {quote(self.root)}"
+            first, by_hand = error.hint, f"mkdir {quote(self.root)}"
         then = " Or" if first.endswith("?") else ";"
         hint = f"{first}{then} before a first launch create it once by hand: {by_hand}"
         if self.selection.allow_missing:

@@ -6,12 +6,15 @@ import pkgutil
 from importlib import import_module
 
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.planning.rules.rule import Rule, Scope
+from ckpt_tools.planning.rules.rule import Rule
+
+SCOPES = ("tree", "order", "save", "pair", "choice")
+"""What a rule looks at: ROOT, the order of saves, one save, two saves, or the choice."""
 
 
 def _collect() -> dict[str, Rule]:
     rules = {}
-    for scope in Scope:
+    for scope in SCOPES:
         package = import_module(f"{__package__}.{scope}")
         for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
             rule: Rule = import_module(f"{package.__name__}.{name}").RULE

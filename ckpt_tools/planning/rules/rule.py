@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any
 
 from msgspec import Struct
@@ -19,29 +19,6 @@ DOUBT = "it is unclear which checkpoint is the newest: "
 def name_below(path: str, root: str) -> str:
     """Return a path relative to ROOT, as a message has room for it; as it is, if it lies elsewhere."""
     return path.removeprefix(f"{root.rstrip('/')}/")
-
-
-class Scope(str, Enum):
-    """What a rule looks at: ROOT, the order of saves, one save, two saves, or the choice."""
-
-    TREE = "tree"
-    ORDER = "order"
-    SAVE = "save"
-    PAIR = "pair"
-    CHOICE = "choice"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-MEANING = {
-    Scope.TREE: "what is said of ROOT as a whole",
-    Scope.ORDER: "which save is the newest",
-    Scope.SAVE: "what is said of one save",
-    Scope.PAIR: "what is said of two saves",
-    Scope.CHOICE: "what is said beside the save that was chosen",
-}
-"""What the rules of a scope are about."""
 
 
 class Effect(IntEnum):
@@ -116,7 +93,3 @@ class Rule(Struct, frozen=True):
     why: str  # its page: what it says, and the incident or source that it exists for, in at most ten lines
     check: Callable[[Any], Iterable[Hit]] | None = None  # if None, other modules find its hits
     codes: tuple[str, ...] = ()  # of its findings, the first by default; none if it only asks or stops
-
-    @property
-    def scope(self) -> Scope:
-        return Scope(self.id.partition("/")[0])

@@ -20,10 +20,8 @@ _LARGE = 64 << 20
 def find_unplaced(
     root: str, files: Iterable[UnplacedFile], chosen: Checkpoint | None = None, *, optimizer: bool = False
 ) -> Iterator[Hit]:
-    """Yield files that may hold a training state and are not older than the choice; without a choice all of
-    them, and large ones in no known format. Weights alone do not count if the choice has an ``optimizer``'s
-    state, unless they tell a later step. In the directory of the choice a file with an optimizer's state
-    counts whatever its time.
+    """Yield files that may hold a training state and be later than the choice, which may have an
+    ``optimizer``'s state; without a choice all states, and large files in no known format.
     """
     for file in files:
         is_large = file.format is None and file.size >= _LARGE

@@ -34,11 +34,8 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def find_changed(facts: SavesFacts) -> Iterator[tuple[Part, Part, bool]]:
-    """Yield files of a rank whose tensors differ from most of the rank's files in the run, each with a
-    typical file, and whether it is the first one.
-
-    Of two signatures that are equally frequent the one of the older file counts as usual. Files of a format
-    that hides cuts are compared in every layout.
+    """Yield files of a rank whose tensors differ from most of its files in the run (of two equally frequent
+    signatures the older file's is usual), each with a typical file, and whether it is the first one.
     """
     series: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
     for p, report in facts.rows:
