@@ -98,10 +98,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(63_446, lambda: count_lines("")),
-    "modules of the package": Budget(394, lambda: sum(1 for _ in modules(""))),
-    "lines of what decides": Budget(14_544, lambda: count_lines(*DECIDING_FILES)),
-    "functions outside rules and formats that make findings or ask": Budget(44, count_emitters),
+    "lines of the package": Budget(60_900, lambda: count_lines("")),
+    "modules of the package": Budget(372, lambda: sum(1 for _ in modules(""))),
+    "lines of what decides": Budget(14_509, lambda: count_lines(*DECIDING_FILES)),
+    "functions outside rules and formats that make findings or ask": Budget(43, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
         3, lambda: count_emitters("planning", "layouts")
     ),
@@ -111,7 +111,7 @@ BUDGETS = {
     "variables": Budget(45, count_variables),
     "fields of a Layout": Budget(20, lambda: len(Layout.__match_args__)),
     "fields of a Piece": Budget(14, lambda: len(Piece.__match_args__)),
-    "words of README and docs, without pages that are made": Budget(44_744, count_words_of_docs),
+    "words of README and docs, without pages that are made": Budget(44_377, count_words_of_docs),
 }
 """Each number only falls."""
 
