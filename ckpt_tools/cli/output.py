@@ -36,8 +36,8 @@ _HINTS = {
 }
 """By the first format of a command the hint for an unknown format, if the command has only one format."""
 _GONE = {
-    "html": "'ckpt report ROOT -o FILE' makes the page",
-    "prometheus": "'ckpt watch ROOT --once --metrics FILE' writes metrics",
+    "--format html": "'ckpt report ROOT -o FILE' makes the page",
+    "--format prometheus": "'ckpt watch ROOT --once --metrics FILE' writes metrics",
 }
 """By a format of earlier copies what to say instead."""
 _LOST = 8
@@ -92,8 +92,7 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         ("--progress", progress_as, ("auto", "bar", "json", "none")),
         ("--fail-on", given.get("fail_on") or "error", ("error", "warning")),
     ):
-        gone = _GONE.get(value) if flag == "--format" else None
-        hint = gone or _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
+        hint = _GONE.get(f"{flag} {value}") or _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
         read_value(flag, parsers.one_of(*allowed), value, hint)
     if given.get("format") == "json" and not given.get("quiet"):
         console.warn_deprecated("--format json", "--json")

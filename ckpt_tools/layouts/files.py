@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_foreign, find_misnamed, read_count
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, read_entry
-from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, get_holds, loss, weights_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, Holds, get_holds, loss, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import Outlines, read_path
 from ckpt_tools.layouts.declared import declare
@@ -172,21 +172,24 @@ def _list_holdings(c: Checkpoint) -> _Holdings:
     """Return what a save's files hold together: contents, with a number for each further role of files with
     weights or an optimizer's state, and the roles that a convention or the lack of both tells.
     """
-    what, files, all_read = set[str](), set[tuple[str, str]](), True
-    for p in c.parts:
-        if (holds := get_holds(p)) is None:
-            all_read = False
-            continue
+    read = [(p, holds) for p in c.parts if (holds := get_holds(p)) is not None]
+    what, roles = set[str](), set[tuple[str, str]]()
+    for p, holds in read:
         contents = [content for content, is_held in zip(_CONTENTS, holds, strict=True) if is_held]
         what.update(contents)
-        loop = read_convention(p.path)[0]
-        if not (holds.weights or holds.optimizer) or (loop and loop.role == p.role):
+        if _is_told_by_role(p, holds):
             what.add(p.role)
         elif not p.piece.startswith(ROLLING) or _is_written_over(c):  # else it stands in for another file
-            files.update((content, p.role) for content in contents if content is not _COUNTS)
-    roles = Counter(content for content, _ in files)
-    what |= {f"{content} {n}" for content, most in roles.items() for n in range(2, most + 1)}
-    return _Holdings(frozenset(what), all_read)
+            roles.update((content, p.role) for content in contents if content is not _COUNTS)
+    count = Counter(content for content, _ in roles)
+    what |= {f"{content} {n}" for content, most in count.items() for n in range(2, most + 1)}
+    return _Holdings(frozenset(what), len(read) == len(c.parts))
+
+
+def _is_told_by_role(p: Part, holds: Holds) -> bool:
+    """Return True if a file's role says what it is: its convention has one, or it holds no state."""
+    loop = read_convention(p.path)[0]
+    return not (holds.weights or holds.optimizer) or (loop is not None and loop.role == p.role)
 
 
 def _find_lost_contents(c: Checkpoint, others: Saves) -> Flaws:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from shlex import quote
 
 from msgspec.structs import replace
@@ -38,7 +39,6 @@ from ckpt_tools.planning.verification import read_count, read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url, to_absolute
 
 
@@ -266,15 +266,21 @@ class Candidates:
         facts = replace(facts, step_flag=flagged.key == furthest.key)
         if not facts.differ:
             choice = _add_rejected(choice, by_position.rejected)
-            later = trackers.find_later_trackers(self.session, latest, ranked)
-            path, tracked = next(((path, c) for path, c in later if judge_at_best(c).usable), ("", None))
-            if tracked:
-                is_a_link = not is_url(path) and is_link(path)
-                facts = replace(facts, tracker=path, tracked=tracked, tracker_is_link=is_a_link)
+            facts = self._add_later_tracker(facts, latest, ranked, judge_at_best)
         if facts.newest is furthest is not latest:
             choice = self.choose_first(by_step, judge)
             self.order, self.ranked = "step", by_step
         return self._reject_later_saves(choice, facts, ranked, judge)
+
+    def _add_later_tracker(
+        self, facts: order.OrderFacts, newest: Checkpoint, ranked: Sequence[Checkpoint], judge: Judge
+    ) -> order.OrderFacts:
+        """Return the facts with a tracker or link, written after the newest save, to a usable one."""
+        links = list(trackers.find_later_links(newest, ranked))
+        for path, c in chain(links, trackers.find_later_trackers(self.session, newest, ranked)):
+            if judge(c).usable:
+                return replace(facts, tracker=path, tracked=c, tracker_is_link=(path, c) in links)
+        return facts
 
     def _require_clear_order(self, choice: Choice, ranked: Sequence[Checkpoint], at_best: Judge) -> None:
         """Raise UsageError if neither step nor time tells which of two usable saves is the newest."""

@@ -190,16 +190,18 @@ def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpo
     raise tracker_stale.ask_for_order(layout, base, path, content, hidden=hidden)
 
 
+def find_later_links(newest: Checkpoint, others: Iterable[Checkpoint]) -> Iterator[tuple[str, Checkpoint]]:
+    """Yield links ``latest`` and ``last`` made after the newest checkpoint, with the one they lead to."""
+    for path in (f"{newest.parts[0].base}/{name}" for name in ("latest", "last")):
+        if not is_url(path) and get_time_written(path) > newest.mtime_ns and is_link(path):
+            to = real_path(path)
+            yield from ((path, c) for c in others if c.key != newest.key and real_path(c.path) == to)
+
+
 def find_later_trackers(
     s: Session, newest: Checkpoint, others: Iterable[Checkpoint]
 ) -> Iterator[tuple[str, Checkpoint]]:
-    """Yield trackers that were written after the newest checkpoint, each with the other one that it names; a
-    link called like a tracker is one.
-    """
-    others = [c for c in others if c.key != newest.key]
-    for path in (f"{newest.parts[0].base}/{name}" for name in ("latest", "last")):
-        if not is_url(path) and get_time_written(path) > newest.mtime_ns and is_link(path):
-            yield from ((path, c) for c in others if real_path(c.path) == real_path(path))
+    """Yield trackers that were written after the newest checkpoint, each with the other one that it names."""
     if not s.found.trackers:
         return
     paths = (path for path, _ in s.trackers(newest.layout, newest.parts[0].base))
@@ -207,8 +209,8 @@ def find_later_trackers(
     if not late or find_tracker_of(s, newest):
         return
     for c in others:
-        if (tracker := find_tracker_of(s, c)) and tracker in late:
-            yield tracker, c
+        if c.key != newest.key and (path := find_tracker_of(s, c)) in late:
+            yield path or "", c
 
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})

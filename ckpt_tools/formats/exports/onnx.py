@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -207,21 +208,25 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 @limit
 def _check_beside(tensors: Sequence[Tensor], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Check a file of a model's external data: it must reach to the end of the last of its ``tensors``."""
-    end = max((t.offset or 0) + t.nbytes for t in tensors)
+    placed = sorted(((t.offset or 0, t) for t in tensors), key=itemgetter(0))
+    end = max(at + t.nbytes for at, t in placed)
     if source.size < end:
         code, size = "truncated", f"ends at byte {source.size}"
         if not source.size:
             code, size = "empty-file", "has no bytes"
         yield finding(code, f"the file {size}; its model describes {end} bytes", offset=source.size)
-    for t in sorted(tensors, key=lambda t: t.offset or 0):
+    for at, t in placed:
         anatomy.keys.add(t.name)
-        anatomy.tensors.append(replace(t, offset=min(t.offset or 0, source.size)))
+        anatomy.tensors.append(replace(t, offset=min(at, source.size)))
     anatomy.explain(0, source.size, "tensors without a checksum, and what lies between", Guard.UNPROTECTED)
-    if not 0 < end <= source.size:
-        return
-    # several matrices that all begin with zeros: the file got its size, but not its bytes
-    matrices = [t for t in anatomy.tensors if len(t.shape) > 1 and t.nbytes >= _BEGINNING][:_MAX_ENTRIES]
-    if lost := zero_tail(source, anatomy.tensors, 0):
+    if 0 < end <= source.size:
+        yield from _find_zeros(anatomy.tensors, source)
+
+
+def _find_zeros(tensors: Sequence[Tensor], source: Source) -> Iterator[Finding]:
+    """Yield that a file got its size, but not its bytes: it ends in zeros, or several matrices begin so."""
+    matrices = [t for t in tensors if len(t.shape) > 1 and t.nbytes >= _BEGINNING][:_MAX_ENTRIES]
+    if lost := zero_tail(source, tensors, 0):
         yield lost
     elif len(matrices) > 1 and not any(any(source.read(t.offset or 0, _BEGINNING)) for t in matrices):
         yield finding("zero-tail", "its matrices all begin with zeros", offset=0)

@@ -180,9 +180,7 @@ def _name_algorithm(tag: str) -> str:
 def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[Finding]:
     """Add a claim for each listed file to ``anatomy.members``, but for the manifest and files elsewhere."""
     entries, is_windows = _strip_windows_paths(entries)
-    home = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
-    if home != "/" and all(e.name.startswith(home) for e in entries):
-        entries = [e._replace(name=e.name.removeprefix(home)) for e in entries]
+    entries = _strip_directory(entries, f"{basename(dirname(path))}/")
     if _find_relative_path("", path) is None and (count := sum(not e.name for e in entries)):
         why = f"{count:,} of its digests have no name: nothing says which files they are of"
         useless = Severity.WARNING if count == len(entries) else None
@@ -212,6 +210,13 @@ def _group_digests(entries: list[_Entry], manifest: str) -> tuple[dict[str, list
             if e.digest not in hashes and sum(d.algorithm == e.digest.algorithm for d in hashes) < 2:
                 hashes.append(e.digest)
     return digests, outside
+
+
+def _strip_directory(entries: list[_Entry], home: str) -> list[_Entry]:
+    """Return entries without the directory's name, if all have it: sha256sum run/* was run above it."""
+    if home == "/" or not all(e.name.startswith(home) for e in entries):
+        return entries
+    return [e._replace(name=e.name.removeprefix(home)) for e in entries]
 
 
 def _strip_windows_paths(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
