@@ -37,7 +37,7 @@ _NAME = "[0-9a-f]" * 16
 
 
 class _Marker(Struct, frozen=True):
-    """The note in a view; ``files`` are the names of its files and links."""
+    """The note in a view; ``files`` are the names of its small files."""
 
     schema: Literal["ckpt-tools/view/v1"]
     files: list[str]
@@ -81,11 +81,7 @@ def build(
 def _fill_directory(new: str, tree: Tree, trusted: Trust) -> None:
     """Make the directory ``new`` with the links and files of ``tree``, its note first. Raise OSError."""
     os.mkdir(new, 0o755)
-    note = {
-        "schema": SCHEMA,
-        "checkpoint": tree.checkpoint.path,
-        "files": sorted({**tree.texts, **tree.links}),
-    }
+    note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
     for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
         home, _, base = f"{new}/{name}".rpartition("/")
         trust.make(home)
@@ -138,22 +134,24 @@ def _require_ours(view: str, directory: str, trusted: Trust) -> None:
         note = checked_json.decode(checked_json.parse(data), _Marker)
     except (OSError, ValueError, Untrusted):
         raise _explain_foreign(directory) from None
-    if foreign := find_foreign(view, {*note.files}, MARKER):
+    if foreign := find_foreign(view, note.files, MARKER, only_files=True):
         raise UsageError(
             f"{foreign} was not put there by ckpt, so the view {directory} is not replaced",
             "move it, and let the job save elsewhere",
         )
 
 
-def find_foreign(directory: str, names: Collection[str], note: str) -> str:
+def find_foreign(directory: str, names: Collection[str], note: str, *, only_files: bool = False) -> str:
     """Return the first path below a directory that is none of ``names``, nor a directory above one, nor the
-    ``note`` with them; else "".
+    ``note`` with them; else "". With ``only_files`` any link or directory may be there.
     """
     homes = list_homes(names)
     for above, below, files in os.walk(directory):
         at = os.path.relpath(above, directory)
-        for name in (*below, *files):
+        for name in files if only_files else (*below, *files):
             path = os.path.join(above, name)
+            if only_files and os.path.islink(path):
+                continue
             ours = homes if name in below and not os.path.islink(path) else names
             if os.path.normpath(f"{at}/{name}") not in ours and not name.startswith((".nfs", note)):
                 return path
@@ -167,9 +165,13 @@ def list_homes(names: Iterable[str]) -> set[str]:
 
 def _remove_old_views(directory: str, trusted: Trust) -> None:
     """Remove our views that were replaced a day ago or more, or never came into place."""
-    for path in glob.glob(f"{glob.escape(directory)}.view-{_NAME}"):
+    views = f"{glob.escape(directory)}.view-{_NAME}"
+    for path in (*glob.glob(views), *glob.glob(f"{views}.link")):
         with suppress(OSError, UsageError):
             in_use = os.readlink(directory) == os.path.basename(path)
             if not in_use and time.time() - os.lstat(path).st_mtime >= _DAY:
+                if os.path.islink(path):
+                    os.unlink(path)
+                    continue
                 _require_ours(path, directory, trusted)
                 shutil.rmtree(path)  # follows no links

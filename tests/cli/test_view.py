@@ -348,6 +348,20 @@ def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
     assert left == {"file", "full", "listed", "marked", "r", "v", os.readlink(view)}
 
 
+def test_a_save_under_the_name_of_a_link_stays(tmp_path: Path) -> None:
+    """A link or a directory that the job made is no save."""
+    _, made = tree("megatron", "tp", tmp_path / "r")
+    build(made, str(view := tmp_path / "v"))
+    (view / "logs").mkdir()
+    (view / "link").symlink_to(tmp_path)
+    build(made, str(view))
+    put(tmp_path / "new", "saved by the job")
+    os.replace(tmp_path / "new", saved := view / next(iter(links(view))))
+    with pytest.raises(UsageError, match="was not put there by ckpt"):
+        build(made, str(view))
+    assert saved.read_text() == "saved by the job"
+
+
 @pytest.mark.parametrize("kind", ["directory", "file", "link"])
 def test_what_came_there_meanwhile_stays(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's directory, file or link takes the place while the view is built."""
@@ -407,6 +421,7 @@ def test_a_view_that_was_replaced_goes_after_a_day(tmp_path: Path) -> None:
     assert len({p.name for p in tmp_path.glob("v.*")}) == 3  # one was replaced just now
     for other in ("v.view-old", "w.view-0123456789abcdef"):
         (tmp_path / other).mkdir()
+    (tmp_path / f"v.view-{'0' * 16}.link").symlink_to("killed")
     age()
     build(older, str(view))
     left = {p.name for p in tmp_path.iterdir()} - {os.readlink(view), "v", "tree"}
