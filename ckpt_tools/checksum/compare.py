@@ -394,7 +394,7 @@ class _Reader(Struct):
         """Feed ``data``, which lies at byte ``at``, to ``running``, or to the watcher if that is None. Return
         True if the feed needs more data; else keep its outcome.
         """
-        part, more = data[max(0, feed.start - at) : feed.stop - at], feed.stop > at + len(data)
+        part, more = data[max(0, feed.start - at) : max(0, feed.stop - at)], feed.stop > at + len(data)
         if running is None:
             self.watch(max(at, feed.start), part)
             return more
