@@ -60,7 +60,16 @@ def _identify(pid: int) -> str:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
             return f"{pid}.{f.read().rpartition(')')[2].split()[19]}"
     except OSError:
-        return "" if os.path.isdir("/proc/self") else str(pid)
+        pass
+    if os.path.isdir("/proc/self"):
+        return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        pass  # another user's process: it runs
+    return str(pid)
 
 
 class Options(Struct, frozen=True):

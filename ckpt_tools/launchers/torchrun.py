@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.errors import UsageError
 from ckpt_tools.launchers.launcher import (
     HINT,
     TORCH,
@@ -25,14 +24,12 @@ from ckpt_tools.launchers.launcher import (
     show,
 )
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
 _WORDS = (
     "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT"
     " TORCHELASTIC_MAX_RESTARTS"
 )
-# torch/distributed/run.py get_args_parser(): every option but these takes a value
+# torch/distributed/run.py get_args_parser(): every option but these takes a value. Each option can come from
+# the variable PET_<NAME>, and argparse accepts any unambiguous prefix of an option.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
 _OPTIONS = (
     "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts monitor-interval"
@@ -40,9 +37,8 @@ _OPTIONS = (
     " duplicate-stdout-filters duplicate-stderr-filters node-rank master-addr master-port local-addr"
     " logs-specs numa-binding signals-to-handle shutdown-timeout"
 )
-_SHORT = {"module": "-m", "redirects": "-r", "tee": "-t"}
-_UNQUOTED = re.compile(r"-m|--mod.*|--no[-_].*|--")
-"""Matches the words of a line that say what kind of program the script is."""
+_VALUES = tuple(_OPTIONS.split())
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 _PORT = "29500"
 
 
@@ -76,18 +72,34 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 
 def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
-    """Return the parts of a torchrun line, with options from PET_<NAME>; None for another program."""
+    """Return the parts of a torchrun line, with options from PET_<NAME>; None for one without a script."""
     start = _find_start(command)
     if start is None:
         return None
-    found = vars(_make_parser(env).parse_known_args(command[start:])[0])
-    program = [found["script"], *found["words"]]
-    before = [word for word in command[start : len(command) - len(program)] if not _UNQUOTED.fullmatch(word)]
-    if not found["no_python"]:
-        program = ["python", "-u", *(["-m"] if found["module"] else []), *program]
-    nodes = found["nnodes"] or "1"
+    options = {name: env.get(f"PET_{name.upper().replace('-', '_')}", "") for name in (*_FLAGS, *_VALUES)}
+    before, words = list(command[:start]), deque(command[start:])
+    while words and words[0].startswith("-"):
+        word, sign, value = (taken := words.popleft()).partition("=")
+        if word == "--":
+            break
+        option = _find_option(word)
+        if option not in ("no-python", "module"):
+            before.append(taken)
+        if option in _VALUES and not sign and words:
+            before.append(value := words.popleft())
+        if option:
+            options[option] = "1" if option in _FLAGS else value
+    return _make_line(options, before, words) if words else None
+
+
+def _make_line(options: Mapping[str, str], before: Iterable[str], command: Iterable[str]) -> LaunchLine:
+    """Return the line of ``options`` (by long name), the words ``before`` the command, and the command."""
+    program = list(command)
+    if not options["no-python"]:
+        program = ["python", "-u", *(["-m"] if options["module"] else []), *program]
+    nodes = options["nnodes"] or "1"
     least, _, most = nodes.partition(":")
-    endpoint = found["rdzv_endpoint"] or found["master_addr"]
+    endpoint = options["rdzv-endpoint"] or options["master-addr"]
     if endpoint.startswith("["):  # an IPv6 address with a port stands in brackets
         host, _, port = endpoint[1:].partition("]")
         port = port.removeprefix(":")
@@ -97,34 +109,25 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
         launcher="torchrun",
         nodes=_number(nodes.rpartition(":")[2]),
         elastic=bool(most) and least != most,
-        node=_number(found["node_rank"]),
-        per_node=_number(found["nproc_per_node"] or "1"),
-        restarts=_number(found["max_restarts"]) or 0,
-        job=found["rdzv_id"],
+        node=_number(options["node-rank"]),
+        per_node=_number(options["nproc-per-node"] or "1"),
+        restarts=_number(options["max-restarts"]) or 0,
+        job=options["rdzv-id"],
         endpoint=endpoint,
         host=host,
-        port=port if port.isdecimal() else found["master_port"] or _PORT,
-        before=(*command[:start], *before, "--no-python"),
+        port=port if port.isdecimal() else options["master-port"] or _PORT,
+        before=(*before, "--no-python"),
         command=tuple(program),
     )
 
 
-def _make_parser(env: Mapping[str, str]) -> ArgumentParser:
-    """Return a parser that reads a line as torchrun's own does: with prefixes of options, and PET_<NAME>."""
-    from argparse import REMAINDER, ArgumentParser
-
-    class Parser(ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            raise UsageError(f"torchrun cannot be started so: {message}", "see torchrun --help")
-
-    parser = Parser(add_help=False)
-    for name in (*_FLAGS, *_OPTIONS.split()):
-        words = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}", _SHORT.get(name, f"--{name}")))
-        value = env.get(f"PET_{name.upper().replace('-', '_')}", "")
-        parser.add_argument(*words, action="store_true" if name in _FLAGS else "store", default=value)
-    parser.add_argument("script")
-    parser.add_argument("words", nargs=REMAINDER)
-    return parser
+def _find_option(word: str) -> str | None:
+    """Return the long name of the torchrun option that a word names or abbreviates; None if there is none."""
+    if word in _SHORT:
+        return _SHORT[word]
+    name = word[2:].replace("_", "-")
+    known = [n for n in (*_FLAGS, *_VALUES) if word.startswith("--") and n.startswith(name)]
+    return name if name in known else known[0] if len(known) == 1 else None
 
 
 def _find_start(command: Sequence[str]) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections import UserDict
 from itertools import product
 
@@ -22,7 +23,8 @@ from in_process import executed
 
 from ckpt_tools.api import latest
 from ckpt_tools.errors import UsageError
-from ckpt_tools.launchers import LAUNCHERS, Started, detect
+from ckpt_tools.job.membership import Process
+from ckpt_tools.launchers import LAUNCHERS, Started, detect, read_launch_line
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.selection import Selection
 
@@ -359,6 +361,29 @@ def test_no_rank_decides_for_itself(ranks, environment, tmp_path):
     environment(ranks | {"XDG_STATE_HOME": str(tmp_path), "CKPT_NO_CACHE": "1"})
     code, out, err = executed(["hook", str(root)])
     assert code == 2 and "would decide alone" in err and "--" in err, (out, err)
+
+
+LINES = {
+    "torchrun --nproc 2 train.py -- --x": "torchrun --nproc 2 --no-python run -- python -u train.py -- --x",
+    "torchrun --node_rank 1 -- a.py": "torchrun --node_rank 1 --no-python run -- python -u a.py",
+    "torchrun --role -m --module pkg -m": "torchrun --role -m --no-python run -- python -u -m pkg -m",
+    "torchrun --no_py ./a.sh": "torchrun --no-python run -- ./a.sh",
+    **dict.fromkeys(("python train.py --launcher torchrun", "echo which torchrun", "torchrun --help"), ""),
+}
+
+
+@pytest.mark.parametrize(("words", "inside"), LINES.items())
+def test_lines_that_start_torchrun(words, inside):
+    line = read_launch_line(words.split(), {})
+    assert " ".join(line.inside(["run"]) if line else ()) == inside
+
+
+def test_without_proc_a_process_that_ended_is_not_alive(monkeypatch):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr("builtins.open", lambda *_, **__: os.stat("/nowhere"))
+    monkeypatch.setattr(os.path, "isdir", lambda _: False)
+    assert [Process.is_alive(str(pid)) for pid in (os.getpid(), ended.pid)] == [True, False]
 
 
 @pytest.mark.parametrize("rank", ["rank_3", "rank3", "Rank-003/"])
