@@ -349,6 +349,17 @@ def test_the_least_recently_used_go(uploaded: Bucket, home: Path) -> None:
     assert only(home).name.startswith(NEWEST)
 
 
+def test_the_copy_before_stays_until_the_new_one_has_come(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ("stage", "local://run", "ssd", *ORDER)
+    assert ckpt(*line, "--max-step", "10", cwd=tmp_path).returncode == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Fetch, "files", lambda *_: os.stat("/nowhere"))
+    assert executed([*line, "--keep", "1"])[0] == 5
+    assert only(tmp_path / "ssd").name.startswith("iter_0000010")
+
+
 def test_a_running_job_keeps_its_copies(uploaded: Bucket, home: Path) -> None:
     line = ["run", f"{uploaded.url}/run", *ORDER, "--max-step", "10", "--stage", str(home)]
     line = [*CKPT, *line, "--", "sh", "-c", "echo started; read line"]

@@ -81,18 +81,18 @@ def bring(
             held.callback(os.close, place.lock("work"))
             place.require_ours({*select_files(stage), *stage.texts})
             place.remove_lost_parts()
-            if keep is not None:
-                removed += place.remove_idle(keep)
             records, is_complete = place.find_whole(anew=not selection.cache)
             missing = {n: f for n, f in wanted.items() if not records.get(n, Record("")).is_copy_of(f)}
             texts = _find_stale_texts(stage.texts, records)
             fetched = [f.size for n, f in missing.items() if not has_size(f"{place.part}/{n}", f.size)]
             if missing or texts or not is_complete:
-                place.require_room(sum(fetched), keep)
+                removed += place.make_room(sum(fetched), keep)
                 os.makedirs(place.part, 0o755, exist_ok=True)
                 records |= {r.name: r for r in fetch.files(missing)}
                 records |= {n: place.write_text(n, data) for n, data in texts.items()}
                 place.publish(records)
+            if keep is not None:
+                removed += place.remove_idle(keep)
             shutil.rmtree(place.part, ignore_errors=True)
         used.pop_all()  # the caller keeps this lock while it uses the checkpoint
     files = tuple(records[name] for name in wanted)

@@ -180,7 +180,11 @@ class Place(Struct, frozen=True):
         """Write a small file that ckpt makes itself, and return its record. Raise OSError."""
         path = os.path.join(self.part, name)
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        replace_file(*os.path.split(path), data, self.trusted)
+        home, base = os.path.split(path)
+        with trust.directory(home, self.trusted) as at:  # a temporary name might be published
+            fd = trust.create(base, os.O_WRONLY | os.O_TRUNC, at, self.trusted)
+        with open(fd, "wb") as file:
+            file.write(data)
         digest = xxh3_128_hexdigest(data)
         return Record(name, size=len(data), digest=digest, seen=list_marks(os.stat(path)))
 
@@ -215,12 +219,15 @@ class Place(Struct, frozen=True):
 
     # ---- room
 
-    def require_room(self, needed: int, keep: int | None) -> None:
-        """Raise CannotLook unless ``needed`` bytes are free, and OSError."""
-        if needed > (free := shutil.disk_usage(self.home).free):
-            more = "" if keep else "; --keep N removes those that were used least recently"
-            text = f"{self.home} has {words_of_size(free)} free, and {words_of_size(needed)} are needed"
-            raise CannotLook(text, f"make room, or name another directory{more}")
+    def make_room(self, needed: int, keep: int | None) -> Iterator[str]:
+        """Do as ``remove_idle`` (None: remove nothing) until ``needed`` bytes are free. Raise CannotLook."""
+        idle = iter(()) if keep is None else self.remove_idle(keep)
+        while needed > (free := shutil.disk_usage(self.home).free):
+            if (name := next(idle, None)) is None:
+                more = "" if keep else "; --keep N removes those that were used least recently"
+                text = f"{self.home} has {words_of_size(free)} free, and {words_of_size(needed)} are needed"
+                raise CannotLook(text, f"make room, or name another directory{more}")
+            yield name
 
     def remove_idle(self, keep: int) -> Iterator[str]:
         """Remove least recently used checkpoints one by one, and yield the name of each. ``keep`` of them
