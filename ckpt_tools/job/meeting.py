@@ -190,12 +190,16 @@ class Meeting:
         backoff = Backoff(self.timeout + (_FAREWELL if self.node else 0))
         while True:
             yield
-            if self.session and (failed := self._read(f"{self.session}.failed", Failed)) is not None:
-                self.is_told = True
-                raise failed.as_error()
+            self._require_none_failed()
             if not backoff.pause():
                 text = f"no agreement within {self.timeout:g} s: {missing()}"
                 raise CannotLook(text, "see why on that node, or wait longer with --timeout")
+
+    def _require_none_failed(self) -> None:
+        """Raise the error of a node that has failed."""
+        if self.session and (failed := self._read(f"{self.session}.failed", Failed)) is not None:
+            self.is_told = True
+            raise failed.as_error()
 
     def _explain_silence(self) -> str:
         return f"node {self.node} did not hear from the first node"
@@ -278,11 +282,16 @@ class Meeting:
         return [values[i] for i in range(self.size)]
 
     def _add_values(self, values: dict[int, V], kind: type[V]) -> list[int]:
-        """Add the values of nodes that have answered in this round; return the nodes that have not."""
+        """Add the values of nodes that have answered in this round; return the nodes that have not. If all
+        have, raise the error of one that has failed since.
+        """
         for i in set(range(self.size)) - set(values):
             if (value := self._read(f"{self.session}.{self.round}.{i}", kind)) is not None:
                 values[i] = value
-        return sorted(set(range(self.size)) - set(values))
+        missing = sorted(set(range(self.size)) - set(values))
+        if not missing:
+            self._require_none_failed()
+        return missing
 
     def _put(self, key: str, value: object) -> None:
         """Put up a value as JSON, for this session alone."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -196,6 +197,20 @@ def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
 
     found = meet(*boards(tmp_path, 3), does=lambda m: m.exchange({}, conclude))
     assert [(type(f), str(f), f.hint) for f in found] == [(NoneUsable, "nothing", "look")] * 3
+
+
+def test_who_fails_after_its_answer_is_heard(tmp_path: Path) -> None:
+    told = Event()
+
+    def member(m: Meeting) -> Any:
+        if m.node == 0:
+            return told.wait() and add(m)
+        m.tell(NoneUsable("nothing", "look"))
+        m._put("1.1", {"n": 2})
+        return told.set()
+
+    (found, _) = meet(*boards(tmp_path, 2), does=member)
+    assert isinstance(found, NoneUsable) and str(found) == "node 1: nothing", found
 
 
 def test_a_board_that_goes_away(tmp_path: Path) -> None:
