@@ -281,7 +281,7 @@ class _Node(Struct):
     def _judge(self, c: Checkpoint) -> Judgement:
         """Return the common judgement of a checkpoint: it is usable if it is on every node."""
         if without := self.entries[c.key].without:
-            texts = (f"{self.hosts[i]} has no file of it among its {LISTED} newest saves" for i in without)
+            texts = (f"{self.hosts[i]} has no file of it among its newest saves" for i in without)
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
         own = self.planner.judge.judge(c)
         lacks = [] if own.usable else self._find_lacking_ranks(c)

@@ -122,12 +122,14 @@ def is_single_threaded() -> bool:
 
 def _begin_copy() -> None:
     """Prepare a copy to read for its parent: without its handlers and limits, and to end when it ends."""
+    import resource
     from multiprocessing import parent_process
 
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our parent's business
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     stalls.drop_limit()
     gc.freeze()  # what this process was given lives as long as it does
     gc.set_threshold(_COLLECTED)
