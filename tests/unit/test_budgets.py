@@ -100,7 +100,7 @@ class Budget(NamedTuple):
 BUDGETS = {
     "lines of the package": Budget(60_900, lambda: count_lines("")),
     "modules of the package": Budget(372, lambda: sum(1 for _ in modules(""))),
-    "lines of what decides": Budget(14_520, lambda: count_lines(*DECIDING_FILES)),
+    "lines of what decides": Budget(14_522, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(43, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
         3, lambda: count_emitters("planning", "layouts")
