@@ -5,6 +5,7 @@ interrupted. Undoing a command takes it back in the same way.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -32,7 +33,7 @@ _TRASH, _INCOMING = f"{STATE}/trash", f"{STATE}/incoming"
 _MOST_OPERATIONS = 200  # operations in the journal, at most
 _HINT = (
     "check that there is room, that the files are yours and on the file system of ROOT, and that no link"
-    " leads to them, then run it again: the next command takes back what was begun"
+    " leads to them, then run it again"
 )
 
 FileId = tuple[int, int]
@@ -127,7 +128,7 @@ class Step(Struct, frozen=True, array_like=True):
         return (tree.identify(self.source), tree.identify(self.target)) == (self.source_id, self.target_id)
 
     def is_done(self, tree: Tree) -> bool:
-        return tree.identify(self.target) == self.source_id
+        return self.source_id is not None and tree.identify(self.target) == self.source_id
 
     def do(self, tree: Tree) -> None:
         """Do a step that is to do. Raises OSError."""
@@ -212,13 +213,15 @@ class Journal:
 
     def run(self, command: str, steps: Iterable[Step], check: Callable[[], object] | None = None) -> int:
         """Write the steps into the journal, then do them, and return the operation's number; a step whose
-        files were moved or written meanwhile is left out. All is taken back if a step fails, or if ``check``,
-        which is called at the end, raises CannotLook. Raises CannotLook.
+        files are moved or written after that is left out. All is taken back if a step fails, or if ``check``,
+        which is called at the end, raises CannotLook. Raises CannotLook, also for a source that is missing.
         """
         planned, identify = list[Step](), self.tree.identify
         for step in steps:
             with explain_refusal(f"{step.source} cannot be moved: nothing is done", _HINT):
                 ids = {"source_id": identify(step.source), "target_id": identify(step.target)}
+                if ids["source_id"] is None:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                 planned.append(replace(step, **ids))
         operation = Operation(self._find_next_number(), command, time.time(), tuple(planned))
         self._write(operation)
@@ -249,9 +252,9 @@ class Journal:
             self._write(rest, begun)
         elif operation.status != "begun":
             self._write(begun)
-        blocked = list[Step]()
+        blocked, hint = list[Step](), f"{_HINT}: the next command takes back what was begun"
         for step in reversed(begun.steps):
-            with explain_refusal(f"{step.target} cannot be taken back: nothing is lost", _HINT):
+            with explain_refusal(f"{step.target} cannot be taken back: nothing is lost", hint):
                 if not step.is_done(self.tree):
                     continue
                 if not step.backup and self.tree.identify(step.source) not in (None, step.source_id):
@@ -293,12 +296,21 @@ class Journal:
                     os.fsync(new.fileno())
         return Step(incoming, target, f"{self.name_directory(backup_kind)}/{target}" if exists else "")
 
-    def sweep(self) -> bool:
-        """Remove what commands were writing or removing; return whether all of it is gone."""
+    def sweep(self) -> str:
+        """Remove what commands were writing or removing; return why some of it is still there, or ""."""
         paths = [os.path.join(self.tree.root, directory) for directory in (_INCOMING, _TRASH)]
-        for path in paths:
-            shutil.rmtree(path, ignore_errors=True)
-        return not any(map(os.path.lexists, paths))
+        errors = list[str]()
+
+        def keep(_: object, file: str, error: tuple[object, BaseException, object]) -> None:
+            errors.append(f"{file}: {getattr(error[1], 'strerror', None) or error[1]}")
+
+        for path in filter(os.path.lexists, paths):
+            with suppress(OSError):
+                for *_, fd in os.fwalk(path):
+                    with suppress(OSError):  # its writer may have made it read-only
+                        os.fchmod(fd, 0o700)
+            shutil.rmtree(path, onerror=keep)
+        return errors[0] if any(map(os.path.lexists, paths)) else ""
 
 
 @contextmanager

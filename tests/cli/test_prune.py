@@ -18,7 +18,7 @@ from run_helpers import broken, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan
-from ckpt_tools.errors import CannotLook, NoneUsable
+from ckpt_tools.errors import NoneUsable
 from ckpt_tools.guard import prune as command
 from ckpt_tools.guard.prune import Policy
 from ckpt_tools.model.selection import Selection
@@ -136,7 +136,7 @@ def test_pins(tmp_path: Path) -> None:
     assert steps(root) == [10, 20, 30]
 
 
-def test_nothing_goes_if_one_is_written_while_prune_plans(
+def test_a_checkpoint_written_while_prune_plans_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that was set back saves a step anew, in place, after it was verified."""
@@ -153,9 +153,18 @@ def test_nothing_goes_if_one_is_written_while_prune_plans(
         return real(*args, **kwargs)
 
     monkeypatch.setattr(command, "plan", planned)
-    with pytest.raises(CannotLook, match="somebody wrote"):
-        command.prune(str(root), Policy(keep_last=1), apply=True, selection=Selection(settle=0))
-    assert steps(root) == [10, 20, 30] and not list((root / ".ckpt/trash").rglob("*.pt"))
+    said = command.prune(str(root), Policy(keep_last=1), apply=True, selection=Selection(settle=0))
+    rows = {Path(row.path).name: (row.state, row.why) for row in said.changes}
+    assert rows["iter_0000010"] == ("stays", "somebody wrote it while it was looked at")
+    assert gone(rows) == ["iter_0000020"] and steps(root) == [10, 30]
+
+
+def test_a_link_to_a_directory_keeps_its_checkpoint_alone(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    (root / "iter_0000010/logs").symlink_to("../../logs")
+    (tmp_path / "logs").mkdir()
+    said = pruned(root, "--keep", "1", "--apply")
+    assert gone(said) == ["iter_0000020"] and said["iter_0000010"][1].startswith("iter_0000010/logs is not")
 
 
 @pytest.mark.parametrize("line", [["prune", "--keep", "1"], ["undo"], ["quarantine", "--damaged"]])

@@ -13,7 +13,7 @@ import pytest
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Step, Tree
+from ckpt_tools.guard.journal import Operation, Step, Tree
 from ckpt_tools.guard.quarantine import undo
 from ckpt_tools.storage.trust import Untrusted
 
@@ -80,6 +80,17 @@ def test_a_step_that_fails_takes_those_before_it_back(root: Path) -> None:
     with journal.open_journal(str(root)) as store, pytest.raises(CannotLook, match="nothing is lost"):
         store.run("quarantine", [Step("a", ".ckpt/x/a"), Step("b/c", "taken")])
     assert text_of(root) == {**before, "taken": "mine"} and statuses(root) == [(1, "undone")]
+
+
+def test_where_a_file_is_missing_nothing_begins(root: Path) -> None:
+    before, missing = text_of(root), Step("missing", ".ckpt/x/missing")
+    with journal.open_journal(str(root)) as store:
+        with pytest.raises(CannotLook, match="nothing is done"):
+            store.run("quarantine", [Step("a", ".ckpt/x/a"), missing])
+        assert text_of(root) == before and not store.operations
+        store._write(Operation(1, "quarantine", 0, (missing,)))  # as earlier versions did
+        store.resume()
+    assert statuses(root) == [(1, "undone")]
 
 
 @pytest.mark.parametrize("path", ["../a", "/etc/passwd", "b/../../a", "", "b//c", "./a", "a\0b"], ids=repr)

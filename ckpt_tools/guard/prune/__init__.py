@@ -69,7 +69,9 @@ def prune(
                 if apply:
                     delete_objects(s, going, require_same_plans)
             elif journal:
-                number = _remove(journal, s, going, require_same_plans)
+                number, written = _remove(journal, s, going, require_same_plans)
+                for e in written:
+                    rows[found.index(e)] = _make_row(e, "somebody wrote it while it was looked at", apply)
         recovered = journal.recovered if journal else ()
         return Changes("prune", root, apply, (*recovered, *rows), findings, number)
 
@@ -151,13 +153,18 @@ def _find_needed(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -
 # ---- what is done
 
 
+class _Written(CannotLook):
+    """Somebody has written a checkpoint that was to go."""
+
+
 def _remove(
     journal: Journal, s: Session, going: Sequence[Entry], require_same_plans: Callable[[], object]
-) -> int:
-    """Move checkpoints into the trash, empty it, and return the number of the operation. All come back if
-    somebody has written one, or if ``require_same_plans`` raises CannotLook.
+) -> tuple[int | None, list[Entry]]:
+    """Move checkpoints into the trash, and empty it. Return (number of the operation, checkpoints that stay
+    because somebody has written them). All come back if there are any, and the others are moved again; or if
+    ``require_same_plans`` raises CannotLook.
     """
-    trash, steps = journal.name_directory("trash"), list[Step]()
+    trash, steps, written = journal.name_directory("trash"), list[Step](), list[Entry]()
     for e in going:
         stage_of = find_stages(s, e)
         ordered = sorted(e.group.paths, key=lambda path: (stage_of(path), path))
@@ -168,16 +175,22 @@ def _remove(
         for e in going:
             moved = [f"{s.root}/{trash}/{os.path.relpath(path, s.root)}" for path in e.group.paths]
             if identify_files(moved) != e.seen:
-                text = f"somebody wrote {e.group.path} while it was looked at: nothing is removed"
-                raise CannotLook(text, "run it again")
+                written.append(e)
+        if written:
+            raise _Written("somebody writes")
         require_same_plans()
 
-    number = journal.run("prune", steps, check)
+    try:
+        number = journal.run("prune", steps, check)
+    except _Written:
+        others = [e for e in going if e not in written]
+        later, more = _remove(journal, s, others, require_same_plans) if others else (None, [])
+        return later, [*written, *more]
     _remove_empty(journal, s.root, going)
-    if not journal.sweep():
-        text = f"some of what was moved to {s.root}/{os.path.dirname(trash)} cannot be removed"
-        raise CannotLook(text, "'rm -r' says why; the next command tries it again")
-    return number
+    if why := journal.sweep():
+        text = f"some of what was moved cannot be removed: {why}"
+        raise CannotLook(text, "the next command tries it again")
+    return number, []
 
 
 def _remove_empty(journal: Journal, root: str, gone: Sequence[Entry]) -> None:

@@ -22,7 +22,7 @@ from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, list_unlisted
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage.listing import walk
+from ckpt_tools.storage.listing import list_entries
 from ckpt_tools.storage.retry import is_directory, is_link, lstat
 from ckpt_tools.storage.urls import is_url
 
@@ -121,12 +121,13 @@ def _identify(path: str) -> tuple[object, ...]:
 
 
 def list_below(home: str) -> Iterator[str]:
-    """Yield the paths of the files below a directory, those behind links too. Raises CannotLook."""
+    """Yield the paths of the files and links below a directory; no link is followed. Raises CannotLook."""
     with explain_refusal(f"cannot list {home}"):
-        for _, entries in walk(home):
-            if isinstance(entries, OSError):
-                raise entries
-            yield from (e.path for e in entries if not e.is_dir())
+        for e in list_entries(home):
+            if e.is_dir(follow_symlinks=False):
+                yield from list_below(e.path)
+            else:
+                yield e.path
 
 
 def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
