@@ -170,22 +170,31 @@ def _find_last(journal: Journal, root: str) -> dict[Operation, list[Step]]:
 
 
 def _find_moves(journal: Journal, root: str, paths: Sequence[str]) -> dict[Operation, list[Step]]:
-    """Return by operation the last renames of what lies or lay at or below ``paths``. Raises NoCheckpoint."""
+    """Return by operation the renames to undo for ``paths``. Raises NoCheckpoint."""
     out = dict[Operation, list[Step]]()
     for path in paths:
-        above = f"{os.path.relpath(path, root)}/"
-        for operation in journal.operations:
-            if operation.command != "quarantine" or operation.status != "done":
-                continue
-            moved = [step for step in operation.steps if not step.backup and step.is_done(journal.tree)]
-            meant = [s for s in moved if f"{s.source}/".startswith(above) or f"{s.target}/".startswith(above)]
-            if meant:
-                known = out.setdefault(operation, [])
-                known += [step for step in meant if step not in known]
-                break
-        else:
+        found = list(_find_meant(journal, f"{os.path.relpath(path, root)}/"))
+        if not found:
             raise NoCheckpoint(f"nothing that 'ckpt quarantine' put away was {path}", _hint(root))
+        for operation, meant in found:
+            known = out.setdefault(operation, [])
+            known += [step for step in meant if step not in known]
     return out
+
+
+def _find_meant(journal: Journal, above: str) -> Iterator[tuple[Operation, list[Step]]]:
+    """Yield (operation, renames) for what lies below ``above`` in the quarantine, or lay there the last time
+    that it was put away.
+    """
+    for operation in journal.operations:
+        if operation.command != "quarantine" or operation.status != "done":
+            continue
+        moved = [step for step in operation.steps if not step.backup and step.is_done(journal.tree)]
+        meant = [s for s in moved if f"{s.source}/".startswith(above) or f"{s.target}/".startswith(above)]
+        if meant:
+            yield operation, meant
+            if not above.startswith(f"{STATE}/"):
+                return
 
 
 def _hint(root: str) -> str:

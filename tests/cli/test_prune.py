@@ -300,6 +300,14 @@ def test_what_stays(root: Path) -> None:
     assert row["state"] == "stays" and "--settle" in row["why"] and part.exists()
 
 
+def test_all_that_was_put_away_comes_back(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    for name in ("iter_0000010", "iter_0000020"):
+        put_away(root / name, "--apply")
+    assert ckpt("quarantine", str(root / ".ckpt/quarantine"), "--undo", "--apply").returncode == 0
+    assert steps(root) == [10, 20, 30]
+
+
 def test_what_has_its_name_by_now_is_not_replaced(root: Path) -> None:
     put_away(root / "iter_0000020", "--apply")
     megatron(root, steps=(20,))
