@@ -249,10 +249,12 @@ class Sealer:
         """Return (all files with their digests, what is wrong). That they are unchanged is checked after the
         last one is read: else a checkpoint that never existed could be sealed.
         """
-        before, files, wrong = dict[str, Identity](), list[SealedFile](), list[Finding]()
+        before, files, wrong = dict[str, Identity | OSError](), list[SealedFile](), list[Finding]()
         for path in target.files:
-            with suppress(OSError):  # reading it tells why
+            try:
                 before[path] = Identity.of(status(path))
+            except OSError as e:
+                before[path] = e
         for path in target.files:
             try:
                 file, found = self._read(target, path)
@@ -295,7 +297,7 @@ def _find_wrong_together(shared: SharedFindings, c: Checkpoint) -> list[Finding]
     return [f for f in found if f.code == "unfinished-save"] or [f for f in found if f.is_error]
 
 
-def _find_change(path: str, before: Identity, failed: OSError | None) -> Finding | None:
+def _find_change(path: str, before: Identity | OSError, failed: OSError | None) -> Finding | None:
     """Return a finding if a file has changed or cannot be looked at; ``failed`` is its store's error."""
     try:
         if failed is not None:
