@@ -126,8 +126,10 @@ def _replace_all(
         steps.append(step := journal.step_to_write(path, mended.read(damaged.path), backup_kind=QUARANTINE))
         with explain_refusal(f"{damaged.path} cannot be replaced: nothing is changed"):
             old = os.stat(damaged.path)
-            os.chown(os.path.join(root, step.source), old.st_uid, old.st_gid)
-            written = LocalSource(os.path.join(root, step.source))
+            written = LocalSource(new := os.path.join(root, step.source))
+            info = os.stat(new)
+            if (info.st_uid, info.st_gid) != (old.st_uid, old.st_gid):
+                os.chown(new, old.st_uid, old.st_gid)
             written.path = damaged.path
         if not bench.look(damaged.path, written).is_sound:
             raise CannotLook(f"{damaged.path}: the repaired file is not sound; nothing is changed")

@@ -306,15 +306,16 @@ def rebuild_directory(path: str) -> tuple[int, bytes] | None:
 
 
 def _read_record(source: Source, at: int) -> _Record | None:
-    """Return the record at an offset; None if there is none with a descriptor, as torch writes all of them,
-    whose CRC fits the bytes. Raises ShortRead.
-    """
+    """Return the record at an offset; None if there is none whose CRC fits the bytes. Raises ShortRead."""
     header = source.read(at, _LOCAL.size)
-    magic, _, flags, method, _, _, _, _, _, name_size, extra_size = _LOCAL.unpack(header)
-    if magic != _HEADER or not flags & 8:
+    magic, _, flags, method, _, _, crc, stored, size, name_size, extra_size = _LOCAL.unpack(header)
+    if magic != _HEADER:
         return None
     payload = at + _LOCAL.size + name_size + extra_size
     name = source.read(at + _LOCAL.size, name_size)
+    if not flags & 8:  # no descriptor: another program than torch has written it
+        is_whole = stored == size and _fits(source, Sum("", crc, (Extent(payload, size),), at))
+        return _Record(name, at, flags, method, crc, size, payload + size) if is_whole else None
     for end in _find_descriptors(source, payload):  # the first that fits the length and the bytes before it
         for layout in (_SHORT, _WIDE):
             if end + layout.size > source.size:
