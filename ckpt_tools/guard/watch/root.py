@@ -83,7 +83,7 @@ class WatchedRoot:
         """
         trusted, note = self.options.read.trust, partial(self.report_problem, "no-cache")
         with open_cache(self.root, True, self._age, note, trusted) as cache:
-            # Our own clock tells that files are settled (Waiting), not the clock of a file server.
+            # Our own clock tells that files are settled (Records), not the clock of a file server.
             s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
             found = list_checkpoints(s)
             self.tally.up, self.tally.passed_at = True, time.time()
