@@ -30,6 +30,7 @@ from ckpt_tools.storage.urls import is_url, real_path, to_absolute
 
 if TYPE_CHECKING:
     import sqlite3
+import stat
 
 Note = Callable[[str], object]
 """Called with a sentence for the user."""
@@ -37,6 +38,8 @@ Note = Callable[[str], object]
 _UNUSED = 30 * 86400  # seconds without use after which an entry is dropped
 ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
 """Entries, bytes of all pages in use, and bytes of one entry, at most."""
+_LARGEST = 4 * BYTES
+"""Bytes of a cache file that is opened, at most: it does not shrink when entries are dropped."""
 _UNKEPT = "no verdicts are kept between runs"
 _FILE, _ENDS = "verdicts.sqlite", ("", "-journal", "-wal", "-shm")
 _BUSY = 30.0  # seconds to wait for another process
@@ -191,6 +194,10 @@ class Cache:
         for path in (f"{self.path}{end}" for end in _ENDS):
             with suppress(FileNotFoundError):
                 orders.check(path, self._trust)
+                info = os.lstat(path)
+                if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1 or info.st_size > _LARGEST:
+                    why = f"is no file, has other names, or is larger than {_LARGEST >> 20:,} MiB"
+                    raise Untrusted(f"{path} {why}", "remove it")
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
             # One file and no shared memory: homes often lie on a network. No waiting for the disk: a crash of

@@ -98,7 +98,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(60_870, lambda: count_lines("")),
+    "lines of the package": Budget(60_875, lambda: count_lines("")),
     "modules of the package": Budget(372, lambda: sum(1 for _ in modules(""))),
     "lines of what decides": Budget(14_522, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(43, count_emitters),

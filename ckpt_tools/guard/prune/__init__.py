@@ -153,10 +153,6 @@ def _find_needed(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -
 # ---- what is done
 
 
-class _Written(CannotLook):
-    """Somebody has written a checkpoint that was to go."""
-
-
 def _remove(
     journal: Journal, s: Session, going: Sequence[Entry], require_same_plans: Callable[[], object]
 ) -> tuple[int | None, list[Entry]]:
@@ -177,12 +173,14 @@ def _remove(
             if identify_files(moved) != e.seen:
                 written.append(e)
         if written:
-            raise _Written("somebody writes")
+            raise CannotLook("somebody writes")
         require_same_plans()
 
     try:
         number = journal.run("prune", steps, check)
-    except _Written:
+    except CannotLook:
+        if not written:
+            raise
         others = [e for e in going if e not in written]
         later, more = _remove(journal, s, others, require_same_plans) if others else (None, [])
         return later, [*written, *more]
