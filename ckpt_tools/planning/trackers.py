@@ -191,7 +191,7 @@ def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpo
 
 
 def find_later_links(newest: Checkpoint, others: Iterable[Checkpoint]) -> Iterator[tuple[str, Checkpoint]]:
-    """Yield links ``latest`` and ``last`` made after the newest checkpoint, with the one they lead to."""
+    """Yield links ``latest`` and ``last`` made after the newest save, each with the save it leads to."""
     for path in (f"{newest.parts[0].base}/{name}" for name in ("latest", "last")):
         if not is_url(path) and get_time_written(path) > newest.mtime_ns and is_link(path):
             to = real_path(path)
